@@ -1202,8 +1202,10 @@ func (*CancelTurnResponse) Descriptor() ([]byte, []int) {
 }
 
 type AcknowledgeTurnRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Attempt       *Attempt               `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Attempt *Attempt               `protobuf:"bytes,1,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// The rows show that the child is wedged (rule 3): end it, so that the next prompt starts another.
+	EndChild      bool `protobuf:"varint,2,opt,name=end_child,json=endChild,proto3" json:"end_child,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1243,6 +1245,13 @@ func (x *AcknowledgeTurnRequest) GetAttempt() *Attempt {
 		return x.Attempt
 	}
 	return nil
+}
+
+func (x *AcknowledgeTurnRequest) GetEndChild() bool {
+	if x != nil {
+		return x.EndChild
+	}
+	return false
 }
 
 type AcknowledgeTurnResponse struct {
@@ -1481,9 +1490,10 @@ const file_humanwork_supervisor_v1_supervisor_proto_rawDesc = "" +
 	"\x12model_tool_loop_us\x18\x04 \x01(\x03R\x0fmodelToolLoopUs\"W\n" +
 	"\x11CancelTurnRequest\x12B\n" +
 	"\aattempt\x18\x01 \x01(\v2 .humanwork.supervisor.v1.AttemptB\x06\xbaH\x03\xc8\x01\x01R\aattempt\"\x14\n" +
-	"\x12CancelTurnResponse\"\\\n" +
+	"\x12CancelTurnResponse\"y\n" +
 	"\x16AcknowledgeTurnRequest\x12B\n" +
-	"\aattempt\x18\x01 \x01(\v2 .humanwork.supervisor.v1.AttemptB\x06\xbaH\x03\xc8\x01\x01R\aattempt\"\x19\n" +
+	"\aattempt\x18\x01 \x01(\v2 .humanwork.supervisor.v1.AttemptB\x06\xbaH\x03\xc8\x01\x01R\aattempt\x12\x1b\n" +
+	"\tend_child\x18\x02 \x01(\bR\bendChild\"\x19\n" +
 	"\x17AcknowledgeTurnResponse\"\xbf\x01\n" +
 	"\rAttachRequest\x12A\n" +
 	"\x0forganization_id\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{0,63}$R\x0eorganizationId\x12A\n" +

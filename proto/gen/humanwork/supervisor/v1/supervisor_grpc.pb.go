@@ -60,6 +60,8 @@ type TurnServiceClient interface {
 	// that Prompt answer a result with not_dispatched set.
 	CancelTurn(ctx context.Context, in *CancelTurnRequest, opts ...grpc.CallOption) (*CancelTurnResponse, error)
 	// AcknowledgeTurn lets the result of an ended attempt go. Idempotent, unknown attempts too.
+	// With end_child it answers only after the child that ran the attempt, and all below it, is
+	// gone; call it so before the next turn of the conversation can be claimed.
 	AcknowledgeTurn(ctx context.Context, in *AcknowledgeTurnRequest, opts ...grpc.CallOption) (*AcknowledgeTurnResponse, error)
 }
 
@@ -200,6 +202,8 @@ type TurnServiceServer interface {
 	// that Prompt answer a result with not_dispatched set.
 	CancelTurn(context.Context, *CancelTurnRequest) (*CancelTurnResponse, error)
 	// AcknowledgeTurn lets the result of an ended attempt go. Idempotent, unknown attempts too.
+	// With end_child it answers only after the child that ran the attempt, and all below it, is
+	// gone; call it so before the next turn of the conversation can be claimed.
 	AcknowledgeTurn(context.Context, *AcknowledgeTurnRequest) (*AcknowledgeTurnResponse, error)
 	mustEmbedUnimplementedTurnServiceServer()
 }
