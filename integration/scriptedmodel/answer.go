@@ -73,7 +73,12 @@ type completion struct {
 
 func (a *answer) send() error {
 	if a.reply.Before != "" {
-		if err := a.m.pass(a.ctx, a.reply.Before); err != nil {
+		err := a.m.pass(a.ctx, a.reply.Before)
+		if errors.Is(err, errTooManyGates) {
+			writeError(a.w, http.StatusServiceUnavailable, err.Error())
+			return errNoCompletion
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -53,6 +53,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if flags.NArg() > 0 {
 		return fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
+	if cfg.ContextLength < 1 || cfg.RecordBytes < 1 {
+		return errors.New("--context-length and --record-bytes must be above 0")
+	}
 	if *record != "" {
 		f, err := os.OpenFile(*record, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 		if err != nil {
