@@ -2,16 +2,22 @@ package machine
 
 import (
 	"context"
+	"crypto/rand"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestMain(m *testing.M) {
 	Hook()
+	if len(os.Args) == 4 && os.Args[1] == "supervise" {
+		supervise(os.Args[2], os.Args[3])
+	}
 	os.Exit(m.Run())
 }
 
@@ -28,7 +34,7 @@ func newFixture(t *testing.T) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &fixture{t: t, data: data, cell: filepath.Join(data, "cell"), org: marker(t)}
+	f := &fixture{t: t, data: data, cell: filepath.Join(data, "cell"), org: marker()}
 	f.sessionDB = filepath.Join(f.cell, "sessions", f.org, "state.db")
 	f.other = filepath.Join(f.cell, "sessions", "other", "state.db")
 	for _, path := range []string{f.sessionDB, f.other} {
@@ -96,8 +102,69 @@ func await(t *testing.T, done <-chan struct{}) {
 }
 
 // marker is an organization id that nothing else on this host has in its command line.
-func marker(t *testing.T) string {
-	return "t" + strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))[4:] + "-" + strings.ReplaceAll(time.Now().Format("150405.000000"), ".", "-")
+func marker() string { return "t" + strings.ToLower(rand.Text()) }
+
+// line reads one line of the child's output.
+func line(t *testing.T, c *Child) string {
+	t.Helper()
+	var text []byte
+	for b := make([]byte, 1); ; {
+		if _, err := c.Stdout().Read(b); err != nil {
+			t.Fatalf("read stdout after %q: %v", text, err)
+		}
+		if b[0] == '\n' {
+			return string(text)
+		}
+		text = append(text, b[0])
+	}
+}
+
+// processes are the command lines of the host's processes that hold the marker.
+func processes(t *testing.T, marker string) []string {
+	t.Helper()
+	entries, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var found []string
+	for _, path := range entries {
+		data, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(data), marker) {
+			found = append(found, filepath.Base(filepath.Dir(path))+" "+strings.ReplaceAll(string(data), "\x00", " "))
+		}
+	}
+	return found
+}
+
+func wantNone(t *testing.T, marker string) {
+	t.Helper()
+	if got := processes(t, marker); len(got) > 0 {
+		t.Errorf("left behind:\n%s", strings.Join(got, "\n"))
+	}
+}
+
+// ended returns a channel that is closed when the process is gone.
+func ended(t *testing.T, pid int) <-chan struct{} {
+	t.Helper()
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer unix.Close(fd)
+		for {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+			if n == 1 {
+				close(done)
+				return
+			}
+			if err != unix.EINTR {
+				return
+			}
+		}
+	}()
+	return done
 }
 
 func TestSpawnRunsACommand(t *testing.T) {

@@ -144,7 +144,13 @@ func denied(err error) error {
 	return e
 }
 
+// runtimeEnv is all that a machine and a child-init process have in their environment. Without containermaxprocs the Go runtime keeps the
+// cgroup's files open, at the numbers of the machine's descriptor map.
+func runtimeEnv(threads string) []string {
+	return []string{"GODEBUG=containermaxprocs=0", "GOMAXPROCS=" + threads}
+}
+
 // reexec is this binary as another process, with nothing of this one's environment.
 func reexec(name string, args ...string) *exec.Cmd {
-	return &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{name}, args...), Env: []string{}, SysProcAttr: attributes()}
+	return &exec.Cmd{Path: "/proc/self/exe", Args: append([]string{name}, args...), Env: runtimeEnv("2"), SysProcAttr: attributes()}
 }

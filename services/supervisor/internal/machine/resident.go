@@ -145,7 +145,7 @@ func (r *residence) spawn(m message, home *os.File) (*running, error) {
 		return nil, err
 	}
 	cmd := &exec.Cmd{
-		Path: "/proc/self/exe", Args: []string{child.InitName, r.config.Organization, m.Conversation}, Env: []string{"GOMAXPROCS=1"},
+		Path: "/proc/self/exe", Args: []string{child.InitName, r.config.Organization, m.Conversation}, Env: runtimeEnv("1"),
 		Stdin: stdin.r, Stdout: stdout.w, Stderr: stderr.w,
 		ExtraFiles:  []*os.File{status.w, plan, home, r.lock},
 		SysProcAttr: &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS, Setsid: true},

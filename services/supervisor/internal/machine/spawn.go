@@ -190,18 +190,16 @@ func (c *Child) Pid() int { return c.pid }
 // Kill sends SIGKILL to the child's PID namespace; Done tells when it is gone. Killing a child that is gone is no error.
 func (c *Child) Kill() error {
 	raw, err := c.process.SyscallConn()
-	if err == nil {
-		// A pidfd, not a number: it can't name another process, and it works without the machine's help.
-		var sent error
-		err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
-		if err == nil {
-			err = sent
-		}
+	if err != nil {
+		return nil // closed by its end
 	}
-	if err != nil && !errors.Is(err, unix.ESRCH) && !errors.Is(err, os.ErrClosed) {
-		return fmt.Errorf("kill child: %w", err)
+	// A pidfd, not a number: it can't name another process, and it works without the machine's help.
+	var sent error
+	err = raw.Control(func(fd uintptr) { sent = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	if err != nil || sent == nil || errors.Is(sent, unix.ESRCH) {
+		return nil // sent, or the child is gone
 	}
-	return nil
+	return fmt.Errorf("kill child: %w", sent)
 }
 
 // Done is closed when every process of the child's namespace is gone.
