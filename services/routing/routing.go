@@ -12,6 +12,7 @@ import (
 
 	"humanwork.internal/pkg/config"
 	"humanwork.internal/pkg/rpc"
+	"humanwork.internal/pkg/serve"
 	"humanwork.internal/services/routing/internal/directory"
 	"humanwork.internal/services/routing/internal/establish"
 	"humanwork.internal/services/routing/internal/server"
@@ -92,8 +93,7 @@ type Service struct {
 }
 
 // New builds the service from a validated configuration. It reads the secrets and opens nothing.
-// client says how to reach the other services; its Self is set here.
-func New(cfg Config, client rpc.ClientConfig) (*Service, error) {
+func New(cfg Config, env serve.Environment) (*Service, error) {
 	url, err := config.Secret(cfg.PostgresURLFile)
 	if err != nil {
 		return nil, fmt.Errorf("postgres_url_file: %w", err)
@@ -105,6 +105,7 @@ func New(cfg Config, client rpc.ClientConfig) (*Service, error) {
 	if len(key) < minDigestKey {
 		return nil, fmt.Errorf("digest_key_file: holds %d bytes, want at least %d", len(key), minDigestKey)
 	}
+	client := env.Client
 	client.Self = rpc.Service("routing")
 	up, err := upstream.Dial(cfg.AgentFS, cfg.Cells, client)
 	if err != nil {
