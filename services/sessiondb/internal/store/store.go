@@ -33,6 +33,9 @@ type Snapshot struct {
 	Watermark int64
 	// Whole tells that Rows are the session's whole history with the deleted ones, not a window.
 	Whole bool
+	// UpTo is the last id of a window that can be judged: the session goes on behind it. It is 0 if
+	// nothing was left out.
+	UpTo int64
 }
 
 // Store reads SessionDBs. An organization whose Hermes never ran reads as empty. Implementations

@@ -29,9 +29,9 @@ type Message struct {
 	ToolCalls  []ToolCall
 	// FinishReason is Hermes's own, "" for NULL.
 	FinishReason string
-	// FollowsLength is set on a user row right after a row that was cut off: Hermes may have
-	// written it to itself.
-	FollowsLength bool
+	// Doubtful is set on a user row that Hermes may have written to itself: right after a row that
+	// was cut off, or at the end of what a compaction inserted.
+	Doubtful bool
 }
 
 // entry is one message of a session's history with all that is known of it.
@@ -40,7 +40,7 @@ type entry struct {
 	latest   Row   // the newest copy; the row itself if there is none
 	parts    []Row // cut-off rows this reply continues, oldest first
 	folded   bool  // shown as a part of a later reply
-	afterCut bool  // a user row right after a cut-off row
+	doubtful bool  // a user row that Hermes may have written to itself
 }
 
 // cutOff reports whether the row is an assistant's text that was cut off.
@@ -57,7 +57,7 @@ func (e *entry) message(id int64) Message {
 	return Message{
 		ID: id, Role: e.row.Role, Text: text, Version: version(rows...),
 		CreateTime: e.row.createTime(), ToolCalls: e.row.toolCalls(),
-		FinishReason: e.row.FinishReason, FollowsLength: e.afterCut,
+		FinishReason: e.row.FinishReason, Doubtful: e.doubtful,
 	}
 }
 
@@ -152,27 +152,49 @@ func (h *History) unite(rows []Row, rewrites []Rewrite) map[int64]bool {
 		for end < len(rows) && rows[end].ID <= last {
 			end++
 		}
-		batch := rows[first:end]
-		was, now := identities(removed[i]), identities(batch)
-		if w.BatchEnd == 0 {
-			now = now[:guessBatch(was, now)]
+		h.uniteBatch(removed[i], rows[first:end], w.BatchEnd != 0, synthetic)
+	}
+	return synthetic
+}
+
+// uniteBatch unites the rows that one rewrite inserted with those it removed. If the end of the
+// batch is not known it is taken to end with the copy of what was removed last; if there is no such
+// copy the batch is taken to be empty: a doubled message is better than a lost one.
+func (h *History) uniteBatch(removed, batch []Row, bounded bool, synthetic map[int64]bool) {
+	was, now := identities(removed), identities(batch)
+	if !bounded {
+		end, _ := tail(was, now)
+		now, batch = now[:end], batch[:end]
+	}
+	pairs := align(was, now)
+	lastCopy := -1
+	for b, r := range pairs {
+		if r >= 0 {
+			lastCopy = b
 		}
-		for b, r := range align(was, now) {
-			if r < 0 {
-				synthetic[batch[b].ID] = true
-				continue
-			}
-			original := removed[i][r]
+	}
+	compaction := slices.ContainsFunc(removed, func(r Row) bool { return r.Compacted })
+	for b, r := range pairs {
+		row := batch[b]
+		if r >= 0 {
+			original := removed[r]
 			e, known := h.byID[original.ID]
 			if !known {
 				e = &entry{row: original, latest: original}
 				h.byID[original.ID] = e
 			}
-			e.latest = batch[b]
-			h.byID[batch[b].ID] = e
+			e.latest = row
+			h.byID[row.ID] = e
+			continue
 		}
+		// A compaction before the first model request stores the prompt in its batch only, behind
+		// the copies, and may add a reminder there. Everything else without an original is made up.
+		if compaction && b > lastCopy && (row.Role == RoleUser || row.callsTools()) {
+			h.byID[row.ID] = &entry{row: row, latest: row, doubtful: row.Role == RoleUser}
+			continue
+		}
+		synthetic[row.ID] = true
 	}
-	return synthetic
 }
 
 func identities(rows []Row) []identity {
@@ -198,8 +220,9 @@ func (h *History) joinParts() {
 		}
 		switch {
 		case e.row.Role == RoleUser:
-			e.afterCut = previous != nil && previous.cutOff()
-			if !e.afterCut {
+			if previous != nil && previous.cutOff() {
+				e.doubtful = true
+			} else {
 				parts = nil
 			}
 		case e.row.callsTools() || (next != nil && next.row.Role == RoleAssistant):

@@ -58,25 +58,46 @@ const maxAlignment = 4 << 20
 
 // align pairs the rows of a batch with the removed rows they copy, in order. It returns, per batch
 // row, the index of its original or -1. A rewrite keeps a head and a tail and puts a summary in
-// between, or keeps everything and merges some neighbours; ends are therefore matched first, and
-// within the rest the longest common order wins, later originals before earlier ones.
+// between, or keeps everything and merges some neighbours; both ends are therefore matched first,
+// and within the rest the longest common order wins, later originals before earlier ones.
+//
+// What was removed last is always kept, but need not come last: a prompt that was not stored yet
+// and reminders may follow it.
 func align(removed, batch []identity) []int {
 	pairs := make([]int, len(batch))
 	for i := range pairs {
 		pairs[i] = -1
 	}
+	end, run := tail(removed, batch)
+	for k := 1; k <= run; k++ {
+		pairs[end-k] = len(removed) - k
+	}
+	r, b := len(removed)-run, len(batch)
+	if run > 0 {
+		b = end - run
+	}
 	head := 0
-	for head < len(removed) && head < len(batch) && removed[head].equal(batch[head]) {
+	for head < r && head < b && removed[head].equal(batch[head]) {
 		pairs[head] = head
 		head++
 	}
-	r, b := len(removed), len(batch)
-	for r > head && b > head && removed[r-1].equal(batch[b-1]) {
-		r, b = r-1, b-1
-		pairs[b] = r
-	}
 	alignMiddle(removed[head:r], batch[head:b], pairs[head:b], head)
 	return pairs
+}
+
+// tail finds the longest run in the batch that equals the end of the removed rows, the last one of
+// several; it ends before index end.
+func tail(removed, batch []identity) (end, run int) {
+	for q := range batch {
+		n := 0
+		for n <= q && n < len(removed) && batch[q-n].equal(removed[len(removed)-1-n]) {
+			n++
+		}
+		if n > 0 && n >= run {
+			end, run = q+1, n
+		}
+	}
+	return end, run
 }
 
 func alignMiddle(removed, batch []identity, pairs []int, offset int) {
@@ -121,25 +142,4 @@ func alignMiddle(removed, batch []identity, pairs []int, offset int) {
 			j--
 		}
 	}
-}
-
-// guessBatch finds how many of the rows after a rewrite belong to it when nobody recorded that:
-// a rewrite keeps the end of what it removes, so its batch ends where the longest run equal to the
-// end of the removed rows does. Without such a run the batch is taken to be empty: a doubled
-// message is better than a lost one.
-func guessBatch(removed, after []identity) int {
-	if len(removed) == 0 {
-		return 0
-	}
-	end, best := 0, 0
-	for q := range after {
-		run := 0
-		for run <= q && run < len(removed) && after[q-run].equal(removed[len(removed)-1-run]) {
-			run++
-		}
-		if run > best {
-			end, best = q+1, run
-		}
-	}
-	return end
 }

@@ -14,8 +14,8 @@ type Prompt struct {
 type Outcome struct {
 	// UserID is the locator of the turn's own user row, 0 if Hermes wrote none.
 	UserID int64
-	// UserIDs are all user rows from there on: the turn's own, those Hermes had queued and ran in
-	// the same turn, and those it wrote to itself.
+	// UserIDs are the turn's own user row and those Hermes had queued and ran in the same turn, in
+	// order, without the ones it may have written to itself.
 	UserIDs []int64
 	// Replies are the assistant rows after the turn's own row that end a run, in order. A row
 	// without text is none: there is nothing to deliver.
@@ -47,7 +47,9 @@ func (h *History) Outcome(watermark int64, prompt Prompt) Outcome {
 	out.UserID = turn[own].row.ID
 	for i, e := range turn[own:] {
 		if e.row.Role == RoleUser {
-			out.UserIDs = append(out.UserIDs, e.row.ID)
+			if i == 0 || !e.doubtful {
+				out.UserIDs = append(out.UserIDs, e.row.ID)
+			}
 			continue
 		}
 		next := own + i + 1

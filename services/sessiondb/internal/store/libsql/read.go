@@ -30,7 +30,7 @@ const (
 
 	// The inner queries sort ids, not rows.
 	selectAfter = `SELECT ` + rowColumns + `, 0 FROM messages WHERE id IN
-		(SELECT id FROM messages WHERE session_id = ? AND id > ? AND ` + shown + ` ORDER BY id LIMIT ?)`
+		(SELECT id FROM messages WHERE session_id = ? AND id > ? AND ` + shown + ` ORDER BY id LIMIT ?) ORDER BY id`
 
 	selectUpTo = `SELECT ` + rowColumns + `, 0 FROM messages WHERE id IN
 		(SELECT id FROM messages WHERE session_id = ? AND id <= ? AND ` + shown + ` ORDER BY id DESC LIMIT ?)`
@@ -138,10 +138,13 @@ func (s *Store) Window(ctx context.Context, org, session string, after int64, li
 		if rewritten {
 			return readWhole(ctx, c, session, &snap)
 		}
-		if err := readRows(ctx, c, session, &snap, selectUpTo, session, after, around); err != nil {
+		if err := readRows(ctx, c, session, &snap, selectAfter, session, after, limit+around); err != nil {
 			return err
 		}
-		return readRows(ctx, c, session, &snap, selectAfter, session, after, limit+around)
+		if limit > 0 && len(snap.Rows) == limit+around {
+			snap.UpTo = snap.Rows[limit-1].ID
+		}
+		return readRows(ctx, c, session, &snap, selectUpTo, session, after, around)
 	})
 	return snap, err
 }
