@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestControl(t *testing.T) {
@@ -96,10 +97,14 @@ func TestServeEndsWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
+	began := time.Now()
 	if err := <-served; err != nil {
 		t.Errorf("Serve = %v, want nil", err)
 	}
-	if got := <-hung; got.err == nil {
+	if took := time.Since(began); took >= drainTime {
+		t.Errorf("Serve took %v to end: the answers in progress were not cut", took)
+	}
+	if got := <-hung; got.err == nil || errors.Is(got.err, context.DeadlineExceeded) {
 		t.Errorf("the hanging answer = %+v, want its connection cut", got)
 	}
 	if err := <-waiting; err == nil {

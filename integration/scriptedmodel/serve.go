@@ -10,7 +10,7 @@ import (
 )
 
 // drainTime is how long Serve waits for answers in progress once their context has ended.
-const drainTime = 2 * time.Second
+const drainTime = 5 * time.Second
 
 // Serve serves the model on l until ctx ends, cuts the answers still in progress, and returns nil. It closes l.
 func (m *Model) Serve(ctx context.Context, l net.Listener) error {
