@@ -71,7 +71,7 @@ type Status struct {
 	Denied  bool   `json:"denied,omitempty"` // the kernel refused a mount or namespace operation
 }
 
-// Main runs the init process; it never returns.
+// Main runs the init process; it never returns. It ends by unix.Exit: os.Exit waits a second in race builds.
 func Main() {
 	// The bounding set, no_new_privs and the ambient set belong to a thread; the thread that drops them must be the one that forks.
 	runtime.LockOSThread()
@@ -79,7 +79,7 @@ func Main() {
 	status := os.NewFile(StatusFD, "status")
 	err := run(status)
 	report(status, Status{Error: err.Error(), Denied: errors.Is(err, errDenied)})
-	os.Exit(1)
+	unix.Exit(1)
 }
 
 // run returns only when the command could not be started.
@@ -231,17 +231,17 @@ func reap(command int, status *os.File) {
 			continue
 		}
 		if err != nil { // ECHILD is impossible while the command is not reaped
-			os.Exit(1)
+			unix.Exit(1)
 		}
 		if pid != command {
 			continue
 		}
 		if ws.Signaled() {
 			report(status, Status{Exited: true, Signal: int(ws.Signal())})
-			os.Exit(128 + int(ws.Signal()))
+			unix.Exit(128 + int(ws.Signal()))
 		}
 		report(status, Status{Exited: true, Code: ws.ExitStatus()})
-		os.Exit(ws.ExitStatus())
+		unix.Exit(ws.ExitStatus())
 	}
 }
 

@@ -18,6 +18,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == "supervise" {
 		supervise(os.Args[2], os.Args[3])
 	}
+	if len(os.Args) == 3 && os.Args[1] == "forbid" {
+		forbid(os.Args[2])
+	}
 	os.Exit(m.Run())
 }
 

@@ -95,9 +95,9 @@ func Check(ctx context.Context) error {
 func probe() {
 	if err := enter(); err != nil {
 		fmt.Fprint(os.NewFile(channelFD, "report"), err)
-		os.Exit(1)
+		unix.Exit(1)
 	}
-	os.Exit(0)
+	unix.Exit(0)
 }
 
 // enter makes this process's mount namespace its own, with a /proc of its PID namespace.

@@ -42,7 +42,7 @@ type residence struct {
 }
 
 // resident runs the machine process; it never returns. It ends when fd 3 does, which is also how it sees a supervisor that died before the
-// parent-death signal was set: in a new PID namespace getppid is 0 either way.
+// parent-death signal was set: in a new PID namespace getppid is 0 either way. (unix.Exit, because os.Exit waits a second in race builds.)
 func resident() {
 	for _, fd := range []int{channelFD, configFD, lockFD} {
 		unix.CloseOnExec(fd)
@@ -51,18 +51,18 @@ func resident() {
 	ch, err := newChannel(os.NewFile(channelFD, "machine channel"))
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "humanwork machine:", err)
-		os.Exit(1)
+		unix.Exit(1)
 	}
 	r := &residence{channel: ch}
 	if err := r.open(); err != nil {
 		_ = ch.send(message{Op: opFailed, Error: err.Error(), Denied: refusal(err)})
-		os.Exit(1)
+		unix.Exit(1)
 	}
 	if err := r.serve(); err != nil {
 		fmt.Fprintln(os.Stderr, "humanwork machine:", err)
-		os.Exit(1)
+		unix.Exit(1)
 	}
-	os.Exit(0)
+	unix.Exit(0)
 }
 
 func (r *residence) open() error {
@@ -118,7 +118,7 @@ func (r *residence) child(m message, home *os.File) {
 func (r *residence) tell(m message, files ...*os.File) {
 	if err := r.channel.send(m, files...); err != nil {
 		fmt.Fprintln(os.Stderr, "humanwork machine:", err)
-		os.Exit(1)
+		unix.Exit(1)
 	}
 }
 

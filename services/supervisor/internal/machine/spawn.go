@@ -84,6 +84,11 @@ func (m *Machine) Spawn(ctx context.Context, spec ChildSpec) (*Child, error) {
 		delete(m.pending, id)
 		m.mu.Unlock()
 		if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, net.ErrClosed) {
+			// The channel breaks a moment before the machine's end is known; the caller learns both at once.
+			select {
+			case <-m.done:
+			case <-ctx.Done():
+			}
 			err = fmt.Errorf("%w: %w", ErrGone, err)
 		}
 		return nil, fmt.Errorf("spawn child: %w", err)

@@ -119,6 +119,8 @@ func (c *channel) receive() (message, []int, error) {
 		decoder.DisallowUnknownFields()
 		if derr := decoder.Decode(&m); derr != nil {
 			err = fmt.Errorf("decode a machine message: %w", derr)
+		} else if decoder.More() {
+			err = errors.New("decode a machine message: more than one document")
 		}
 	}
 	if err != nil {
