@@ -33,6 +33,6 @@
 //     review text, which begins and ends in a fixed way. After about ten model calls (skills) and about ten turns (memory), beside later turns.
 //   - other: the rest. Seen: the compaction summary, not streamed, no tools, one user message.
 //
-// A prompt answered with status 400 or 401 is not tried again, with 429 or 5xx it is tried three times (8 to 9 s), with a cut connection
+// A prompt answered with status 400 or 401 is not tried again, with 429 or 500 it is tried three times (8 to 9 s), with a cut connection
 // before any byte three times (about 23 s). Garbage is not tried again. In each case Hermes streams its own prose, answers end_turn and stores no assistant row.
 package scriptedmodel
