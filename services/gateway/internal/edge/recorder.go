@@ -1,0 +1,38 @@
+package edge
+
+import (
+	"net/http"
+	"time"
+)
+
+// recorder notes what was answered, and bounds the writing of an answer so that a client that
+// does not read cannot hold a connection.
+type recorder struct {
+	http.ResponseWriter
+	status   int
+	bytes    int64
+	deadline time.Duration
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// WriteHeader notes the status; answers that are streams move the deadline themselves.
+func (w *recorder) WriteHeader(status int) {
+	if w.status == 0 {
+		w.status = status
+		// A connection that has no deadlines is a test's own; the answer is sent all the same.
+		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.deadline))
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Write notes the size.
+func (w *recorder) Write(b []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	n, err := w.ResponseWriter.Write(b)
+	w.bytes += int64(n)
+	return n, err
+}
