@@ -15,7 +15,7 @@ import (
 func model(t *testing.T, hanging chan<- struct{}) string {
 	t.Helper()
 	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodGet {
+		if !strings.HasSuffix(r.URL.Path, "/chat/completions") {
 			_, _ = io.WriteString(w, `{"object":"list","data":[{"id":"fake-1","object":"model","context_length":200000}]}`)
 			return
 		}
