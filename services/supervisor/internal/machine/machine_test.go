@@ -33,7 +33,12 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	data, err := filepath.EvalSymlinks(t.TempDir())
+	return newFixtureIn(t, t.TempDir())
+}
+
+func newFixtureIn(t *testing.T, dir string) *fixture {
+	t.Helper()
+	data, err := filepath.EvalSymlinks(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -186,6 +186,28 @@ func TestAnUndrainedChildBlocksNobodyElse(t *testing.T) {
 	await(t, noisy.Done())
 }
 
+func TestTheCommandAloneHoldsItsPipes(t *testing.T) {
+	f := newFixture(t)
+	m := f.start()
+	c := f.shell(m, "exec 1>&- 2>&-; read x; exec 0<&-; sleep 1000; :")
+	for name, file := range map[string]*os.File{"stdout": c.Stdout(), "stderr": c.Stderr()} {
+		if err := file.SetReadDeadline(time.Now().Add(20 * time.Second)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadAll(file); err != nil {
+			t.Errorf("%s that the command closed: %v, want its end", name, err)
+		}
+	}
+	if err := c.Stdin().SetWriteDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	io.WriteString(c.Stdin(), "x\n")
+	full := make([]byte, 1<<20) // more than the pipe holds: the write ends only by an error
+	if _, err := c.Stdin().Write(full); !errors.Is(err, unix.EPIPE) {
+		t.Errorf("write to closed input: %v, want EPIPE", err)
+	}
+}
+
 func TestSignalsFromBelowAndTerminalsDoNotEndTheTree(t *testing.T) {
 	f := newFixture(t)
 	m := f.start()

@@ -68,6 +68,32 @@ func TestTheChildSeesItsViewOnly(t *testing.T) {
 	}
 }
 
+// The data directory of the other tests lies below /tmp, which the view replaces anyway.
+func TestADataDirectoryAnywhereIsEmptied(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(here, "testdata-")
+	if errors.Is(err, os.ErrPermission) {
+		t.Skip("this user may not write here")
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	f := newFixtureIn(t, dir)
+	m := f.start()
+	got := f.output(m, `find `+f.data+` -type f; cat `+f.other+` 2>/dev/null; touch `+f.data+`/x 2>/dev/null || umount `+f.data+` 2>/dev/null || echo refused
+ls -d `+filepath.Dir(here))
+	if want := f.sessionDB + "\nrefused\n" + filepath.Dir(here) + "\n"; got != want {
+		t.Errorf("the data directory shows %q, want %q", got, want)
+	}
+	if data, err := os.ReadFile(f.other); err != nil || string(data) != "rows" {
+		t.Errorf("the other organization's file = %q, %v", data, err)
+	}
+}
+
 func TestStateDBIsTheOrganizationsFile(t *testing.T) {
 	f := newFixture(t)
 	m := f.start()
@@ -176,12 +202,17 @@ func TestCheckPasses(t *testing.T) {
 	}
 }
 
-// TestOrdinaryUser runs the tests of this package as a user without privileges, in user namespaces.
+// TestOrdinaryUser runs the tests of this package as a user without privileges, in user namespaces, where it can write: below a directory
+// beside this file, if other users may come here at all.
 func TestOrdinaryUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("not root")
 	}
-	dir, err := os.MkdirTemp("", "humanwork-user")
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp(here, "testdata-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +222,10 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("/proc/self/exe", "-test.v", "-test.skip", "^TestOrdinaryUser$", "-test.timeout", "2m")
-	cmd.Dir = "/"
+	if err := exec.Command("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "test", "-w", dir).Run(); err != nil {
+		t.Skipf("user %d can't reach %s", nobody, dir)
+	}
+	cmd.Dir = dir
 	cmd.Env = []string{"TMPDIR=" + dir, "PATH=" + os.Getenv("PATH")}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	out, err := cmd.CombinedOutput()
