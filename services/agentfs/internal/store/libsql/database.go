@@ -49,22 +49,50 @@ func (d *database) enter(ctx context.Context) error {
 
 func (d *database) leave() { <-d.turn }
 
+// close leaves one self-contained file: the driver lets go of a connection some time after Close,
+// so the write-ahead log is folded in while the connection still answers.
 func (d *database) close() error {
 	if d.pool == nil {
 		return nil
 	}
+	var err error
+	if d.provisioned {
+		_, err = d.text(context.Background(), "PRAGMA journal_mode = DELETE")
+	}
+	return errors.Join(err, d.disconnect())
+}
+
+func (d *database) disconnect() error {
 	err := errors.Join(d.conn.Close(), d.pool.Close())
 	d.pool, d.conn, d.provisioned = nil, nil, false
 	return err
 }
 
+// connect opens the file with SQLite's mode "ro", "rw" or "rwc".
+func (d *database) connect(ctx context.Context, mode string) error {
+	u := url.URL{Scheme: "file", Path: d.path, RawQuery: "mode=" + mode}
+	pool, err := sql.Open("libsql", u.String())
+	if err != nil {
+		return fmt.Errorf("open AgentFS: %w", err)
+	}
+	conn, err := pool.Conn(ctx)
+	if err != nil {
+		return errors.Join(fmt.Errorf("connect to AgentFS: %w", err), pool.Close())
+	}
+	d.pool, d.conn = pool, conn
+	if _, err := d.text(ctx, "PRAGMA busy_timeout = "+strconv.Itoa(busyMilliseconds)); err != nil {
+		return errors.Join(fmt.Errorf("bound waiting: %w", err), d.disconnect())
+	}
+	return nil
+}
+
 // ensure opens the file if it is not open, after checking that it is an AgentFS of this version.
-// A file that is not is left exactly as it was. With create a missing or empty file is opened too,
-// not provisioned: that is what a crash within provisioning leaves.
+// With create a missing or empty file is opened too, not provisioned: that is what a crash within
+// provisioning leaves.
 func (d *database) ensure(ctx context.Context, create bool) error {
 	if d.pool == nil {
-		if err := d.openChecked(ctx, create); err != nil {
-			return errors.Join(err, d.close())
+		if err := d.open(ctx, create); err != nil {
+			return err
 		}
 	}
 	if !d.provisioned && !create {
@@ -73,42 +101,45 @@ func (d *database) ensure(ctx context.Context, create bool) error {
 	return nil
 }
 
-func (d *database) openChecked(ctx context.Context, create bool) error {
-	missing, err := d.checkFile()
-	if err != nil || missing && !create {
+func (d *database) open(ctx context.Context, create bool) error {
+	empty, err := d.checkFile()
+	if err != nil {
 		return err
 	}
-	u := url.URL{Scheme: "file", Path: d.path}
-	if d.pool, err = sql.Open("libsql", u.String()); err != nil {
-		return fmt.Errorf("open AgentFS: %w", err)
+	found := false
+	if !empty {
+		// Read only, so that a file that is refused stays exactly as it was.
+		if err := d.connect(ctx, "ro"); err != nil {
+			return err
+		}
+		found, err = d.inspect(ctx)
+		if err = errors.Join(err, d.disconnect()); err != nil {
+			return err
+		}
 	}
-	if d.conn, err = d.pool.Conn(ctx); err != nil {
-		pool := d.pool
-		d.pool = nil
-		return errors.Join(fmt.Errorf("connect to AgentFS: %w", err), pool.Close())
+	mode := "rw"
+	if !found {
+		if !create {
+			return nil
+		}
+		mode = "rwc"
 	}
-	if _, err := d.text(ctx, "PRAGMA busy_timeout = "+strconv.Itoa(busyMilliseconds)); err != nil {
-		return fmt.Errorf("bound waiting: %w", err)
-	}
-	if err := d.inspect(ctx); err != nil {
+	if err := d.connect(ctx, mode); err != nil {
 		return err
 	}
-	if !d.provisioned && !create {
-		return nil
-	}
-	// Only now: setting the journal mode writes to the file.
 	if _, err := d.text(ctx, "PRAGMA journal_mode = WAL"); err != nil {
-		return fmt.Errorf("set journal mode: %w", err)
+		return errors.Join(fmt.Errorf("set journal mode: %w", err), d.disconnect())
 	}
 	// This file is the authority: a commit that was answered survives a power loss.
 	if _, err := d.conn.ExecContext(ctx, "PRAGMA synchronous = FULL"); err != nil {
-		return fmt.Errorf("set synchronous: %w", err)
+		return errors.Join(fmt.Errorf("set synchronous: %w", err), d.disconnect())
 	}
+	d.provisioned = found
 	return nil
 }
 
-// checkFile refuses what SQLite should not even open.
-func (d *database) checkFile() (missing bool, err error) {
+// checkFile refuses what SQLite should not even open. A missing file is empty.
+func (d *database) checkFile() (empty bool, err error) {
 	info, err := os.Lstat(d.path)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
@@ -118,7 +149,7 @@ func (d *database) checkFile() (missing bool, err error) {
 	case !info.Mode().IsRegular():
 		return false, foreign("is not a regular file")
 	case info.Size() == 0:
-		return false, nil
+		return true, nil
 	}
 	f, err := os.Open(d.path)
 	if err != nil {
@@ -143,62 +174,62 @@ func damaged(what string) error {
 	return errs.New(errs.Precondition, tree.ReasonDamaged, "the organization's AgentFS is damaged: %s", what)
 }
 
-// inspect reads only. It sets provisioned and chunkSize.
-func (d *database) inspect(ctx context.Context) error {
+// inspect tells an AgentFS, whose chunk size it sets, from a database without content.
+func (d *database) inspect(ctx context.Context) (found bool, err error) {
 	objects, err := d.integer(ctx, "SELECT count(*) FROM sqlite_master")
 	if err != nil {
-		return fmt.Errorf("inspect AgentFS: %w", err)
+		return false, fmt.Errorf("inspect AgentFS: %w", err)
 	}
 	if objects == 0 {
-		return nil
+		return false, nil
 	}
 	has := func(table string) (bool, error) {
 		n, err := d.integer(ctx, "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = ?", table)
 		return n == 1, err
 	}
 	if ok, err := has("fs_config"); err != nil {
-		return fmt.Errorf("inspect AgentFS: %w", err)
+		return false, fmt.Errorf("inspect AgentFS: %w", err)
 	} else if !ok {
-		return foreign("has no AgentFS tables")
+		return false, foreign("has no AgentFS tables")
 	}
 	version, err := d.text(ctx, "SELECT CAST(value AS BLOB) FROM fs_config WHERE key = 'schema_version'")
 	if err != nil {
-		return fmt.Errorf("read schema version: %w", err)
+		return false, fmt.Errorf("read schema version: %w", err)
 	}
 	if version != schemaVersion {
-		return errs.New(errs.Precondition, tree.ReasonSchemaUnsupported,
+		return false, errs.New(errs.Precondition, tree.ReasonSchemaUnsupported,
 			"the organization's AgentFS has schema version %q, want %q", version, schemaVersion)
 	}
 	for _, t := range tables {
 		if ok, err := has(t); err != nil {
-			return fmt.Errorf("inspect AgentFS: %w", err)
+			return false, fmt.Errorf("inspect AgentFS: %w", err)
 		} else if !ok {
-			return damaged("it has no table " + t)
+			return false, damaged("it has no table " + t)
 		}
 	}
 	chunk, err := d.text(ctx, "SELECT CAST(value AS BLOB) FROM fs_config WHERE key = 'chunk_size'")
 	if err != nil {
-		return fmt.Errorf("read chunk size: %w", err)
+		return false, fmt.Errorf("read chunk size: %w", err)
 	}
 	size, err := strconv.ParseInt(chunk, 10, 32)
 	if err != nil || size <= 0 {
-		return damaged("its chunk size is not a positive number")
+		return false, damaged("its chunk size is not a positive number")
 	}
 	mode, err := d.integer(ctx, "SELECT mode FROM fs_inode WHERE ino = ?", tree.RootInode)
 	if errors.Is(err, sql.ErrNoRows) || err == nil && mode&tree.TypeMask != tree.TypeDir {
-		return damaged("it has no root directory")
+		return false, damaged("it has no root directory")
 	} else if err != nil {
-		return fmt.Errorf("read root inode: %w", err)
+		return false, fmt.Errorf("read root inode: %w", err)
 	}
 	verdict, err := d.text(ctx, "PRAGMA quick_check(1)")
 	if err != nil {
-		return fmt.Errorf("check AgentFS: %w", err)
+		return false, fmt.Errorf("check AgentFS: %w", err)
 	}
 	if verdict != "ok" {
-		return damaged("quick_check failed")
+		return false, damaged("quick_check failed")
 	}
-	d.provisioned, d.chunkSize = true, size
-	return nil
+	d.chunkSize = size
+	return true, nil
 }
 
 // provision writes schema and nodes in one transaction, so that a crash leaves nothing of either.
@@ -241,7 +272,7 @@ func (d *database) transaction(ctx context.Context, begin string, fn func() erro
 	}
 	if _, rerr := d.conn.ExecContext(ctx, "ROLLBACK"); rerr != nil {
 		// What state the connection is in is unknown: the next caller opens another.
-		return errors.Join(err, d.close())
+		return errors.Join(err, d.disconnect())
 	}
 	return err
 }

@@ -23,7 +23,8 @@ var _ store.Store = (*Store)(nil)
 // Store is a store.Store over the files <dir>/organizations/<id>.db. It answers SERVICE_STARTING
 // until Run has taken the directory.
 type Store struct {
-	dir string
+	dir    string
+	opened chan struct{}
 
 	// life is held for reading by every operation and for writing to open and close.
 	life sync.RWMutex
@@ -32,10 +33,10 @@ type Store struct {
 }
 
 // New returns a store that opens nothing before Run.
-func New(dir string) *Store { return &Store{dir: dir} }
+func New(dir string) *Store { return &Store{dir: dir, opened: make(chan struct{})} }
 
-// Run takes the data directory for this process and serves until ctx ends; then it waits for
-// running operations and closes every database.
+// Run, called once, takes the data directory for this process and serves until ctx ends; then it
+// waits for running operations and closes every database.
 func (s *Store) Run(ctx context.Context) error {
 	release, err := s.take()
 	if err != nil {
@@ -44,6 +45,7 @@ func (s *Store) Run(ctx context.Context) error {
 	s.life.Lock()
 	s.open = map[string]*database{}
 	s.life.Unlock()
+	close(s.opened)
 	<-ctx.Done()
 	s.life.Lock()
 	defer s.life.Unlock()
@@ -80,6 +82,9 @@ func (s *Store) take() (release func() error, err error) {
 	}
 	return lock.Close, nil
 }
+
+// Opened is closed once Run has taken the directory.
+func (s *Store) Opened() <-chan struct{} { return s.opened }
 
 // Ready says whether Run has taken the directory. It touches no file.
 func (s *Store) Ready() error {
