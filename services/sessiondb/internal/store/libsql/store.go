@@ -4,7 +4,8 @@
 //
 // The driver's traps decide the shape of the code: text comes back cut at a NUL byte and as a time
 // if it looks like one (so it is selected CAST AS BLOB), rows of a PRAGMA need Query, errors are
-// text, a context is not looked at during a call (so waits are bounded by busy_timeout).
+// text, a context is not looked at during a call (so waits are bounded by busy_timeout), and Close
+// returns before the file is let go.
 package libsql
 
 import (
@@ -12,7 +13,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/url"
 	"os"
@@ -33,6 +33,9 @@ const busyTimeout = 2 * time.Second
 
 // readers is how many calls read one organization at once.
 const readers = 2
+
+// smallestFile is one page of the smallest size; SQLite would take less for an empty database.
+const smallestFile = 512
 
 var orgPattern = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
 
@@ -253,9 +256,13 @@ func (f *file) give(c *sql.Conn) { f.idle <- c }
 // openFile checks the file without changing it, makes sure that its record keepers stand, and
 // opens the handles. It returns nil if Hermes is still creating the file.
 func openFile(path string, info os.FileInfo) (*file, error) {
-	ready, err := checkHeader(path)
-	if err != nil || !ready {
-		return nil, err
+	// The file is looked at through SQLite only: closing another descriptor of it would drop the
+	// locks that this process holds on it.
+	switch size := info.Size(); {
+	case size == 0:
+		return nil, nil // Hermes is about to fill it
+	case size < smallestFile:
+		return nil, fmt.Errorf("file of %d bytes: %w", size, store.ErrForeign)
 	}
 	db, err := sql.Open("libsql", dsn(path, "ro"))
 	if err != nil {
@@ -277,7 +284,7 @@ func openFile(path string, info os.FileInfo) (*file, error) {
 		}
 		conns = append(conns, c)
 	}
-	ready, err = prepare(path, conns[0])
+	ready, err := prepare(path, conns[0])
 	if err != nil || !ready {
 		return nil, errors.Join(classify(err), f.closer())
 	}
@@ -306,28 +313,6 @@ func connect(db *sql.DB) (*sql.Conn, error) {
 	return c, nil
 }
 
-// checkHeader reads the first bytes: a file that is no SQLite database is not even opened as one.
-// It reports false for an empty file, which is one that Hermes is about to fill.
-func checkHeader(path string) (bool, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return false, fmt.Errorf("read session database header: %w", err)
-	}
-	defer f.Close()
-	var head [16]byte
-	n, err := io.ReadFull(f, head[:])
-	if err == io.EOF {
-		return false, nil
-	}
-	if err != nil && err != io.ErrUnexpectedEOF {
-		return false, fmt.Errorf("read session database header: %w", err)
-	}
-	if string(head[:n]) != "SQLite format 3\x00" {
-		return false, fmt.Errorf("file has no SQLite header: %w", store.ErrForeign)
-	}
-	return true, nil
-}
-
 // classify gives the driver's untyped errors a name. The phrases are SQLite's own result texts.
 func classify(err error) error {
 	if err == nil {
@@ -341,7 +326,7 @@ func classify(err error) error {
 		{"database is locked", store.ErrBusy},
 		{"database table is locked", store.ErrBusy},
 		{"locking protocol", store.ErrBusy},
-		{"file is not a database", store.ErrDamaged},
+		{"file is not a database", store.ErrForeign},
 		{"malformed", store.ErrDamaged},
 	} {
 		if strings.Contains(text, c.phrase) && !errors.Is(err, c.err) {
