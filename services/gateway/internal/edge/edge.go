@@ -171,7 +171,8 @@ func (e *Edge) serve(x *exchange, ids map[string]string, allow []string) error {
 
 // refuse sends the error, unless an answer has begun or nobody is there to read it.
 func (e *Edge) refuse(x *exchange) {
-	if x.r.Context().Err() != nil {
+	// A body that is late ends the request's context too, but its client is still there.
+	if x.r.Context().Err() != nil && errs.ReasonOf(x.err) != problem.ReasonBodyTimeout {
 		x.w.status = statusClientGone
 		return
 	}
