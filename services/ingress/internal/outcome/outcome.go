@@ -84,12 +84,12 @@ func Decide(rows Rows, seen Seen, shape Shape) Decision {
 }
 
 func decide(rows Rows, seen Seen, shape Shape) Decision {
-	if ids := replies(rows, seen); len(ids) > 0 {
+	cancelled := seen.CancelSent || seen.End == Answered && seen.StopReason == stopCancelled
+	if ids := replies(rows, cancelled); len(ids) > 0 {
 		return Decision{State: turn.Replied, Replies: ids}
 	}
-	cancelled := seen.CancelSent || seen.End == Answered && seen.StopReason == stopCancelled
 	if cancelled {
-		return withoutReply(turn.Cancelled, turn.ReasonCancelled, "the turn was cancelled", true)
+		return Decision{State: turn.Cancelled}
 	}
 	switch seen.End {
 	case NotDispatched:
@@ -131,13 +131,13 @@ func decide(rows Rows, seen Seen, shape Shape) Decision {
 
 // replies returns the rows that count. After a cancel the partial text of a turn is a row too, but
 // without a finish reason (rule 2); without a user row of its own nothing is the turn's (rule 1).
-func replies(rows Rows, seen Seen) []int64 {
+func replies(rows Rows, cancelled bool) []int64 {
 	if rows.User == 0 {
 		return nil
 	}
 	var ids []int64
 	for _, r := range rows.Replies {
-		if r.ID > rows.User && (!seen.CancelSent || r.FinishReason != "") {
+		if r.ID > rows.User && (!cancelled || r.FinishReason != "") {
 			ids = append(ids, r.ID)
 		}
 	}

@@ -23,8 +23,6 @@ const (
 	ReasonNotDispatched = "NOT_DISPATCHED"
 	// The supervisor would not take the prompt.
 	ReasonDispatchRefused = "DISPATCH_REFUSED"
-	// The caller cancelled the turn.
-	ReasonCancelled = "CANCELLED_BY_CALLER"
 	// Only blocks that Hermes does not read by themselves; no reply exists.
 	ReasonNothingReadable = "NOTHING_READABLE"
 	// The session's file is damaged or foreign, so that nobody can tell what came of the turn.

@@ -1,0 +1,343 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"humanwork.internal/services/ingress/internal/outcome"
+	"humanwork.internal/services/ingress/internal/store"
+	"humanwork.internal/services/ingress/internal/turn"
+	"humanwork.internal/services/ingress/internal/wake"
+)
+
+// drive is a lane's goroutine: it settles what was taken over, then claims and runs until nothing
+// can be claimed.
+func (q *Queue) drive(c turn.Conversation, l *lane) {
+	for {
+		q.mu.Lock()
+		run := l.adopted
+		l.adopted = nil
+		if run == nil && !l.again || q.ctx.Err() != nil {
+			delete(q.lanes, c)
+			q.mu.Unlock()
+			return
+		}
+		l.again = false
+		q.mu.Unlock()
+		prompt := run == nil
+		if prompt {
+			if run = q.claim(c); run == nil {
+				continue
+			}
+		}
+		q.mu.Lock()
+		accepted := l.accepted[run.TurnID]
+		delete(l.accepted, run.TurnID)
+		l.running, l.attempt = run.TurnID, run.Attempt
+		q.mu.Unlock()
+		more := q.settle(*run, prompt, accepted)
+		q.mu.Lock()
+		l.running, l.attempt = "", 0
+		l.again = l.again || more
+		q.mu.Unlock()
+	}
+}
+
+// claim returns the conversation's next turn, RUNNING, or nil if there is none for this instance.
+// Until the place's services can be reached the turn stays accepted and nothing is locked.
+func (q *Queue) claim(c turn.Conversation) *turn.Run {
+	var pause wake.Backoff
+	for q.ctx.Err() == nil {
+		p, err := q.cfg.Directory.Locate(q.ctx, c)
+		if err == nil {
+			err = q.cfg.Agent.Reached(q.ctx, p)
+		}
+		if err != nil {
+			q.fault("reach the conversation's cell", c, "", err)
+			q.cfg.Directory.Forget(c)
+			_ = pause.Pause(q.ctx)
+			continue
+		}
+		moved := q.moves.C()
+		instance := q.me()
+		if instance == 0 {
+			q.await(moved)
+			continue
+		}
+		var upstream error
+		claimed, err := q.cfg.Store.Claim(q.ctx, c, instance, func(ctx context.Context) (store.Placed, error) {
+			// The conversation is locked: acceptance waits for this call.
+			ctx, cancel := context.WithTimeout(ctx, q.cfg.ClaimDeadline)
+			defer cancel()
+			w, err := q.cfg.Sessions.Watermark(ctx, p, c)
+			upstream = err
+			return store.Placed{SessionID: p.SessionID, Epoch: p.Epoch, Watermark: w}, err
+		})
+		switch {
+		case err == nil:
+			q.cfg.Readers.Publish(c, turn.Event{Sequence: claimed.Sequence, Type: turn.EventStarted, TurnID: claimed.Run.TurnID, Created: time.Now().UTC()})
+			return &claimed.Run
+		case upstream != nil:
+			q.fault("ask for the session's watermark", c, "", err)
+			q.cfg.Directory.Forget(c)
+			_ = pause.Pause(q.ctx)
+		case errors.Is(err, store.ErrNothingToClaim):
+			return nil
+		case errors.Is(err, store.ErrNotOwner):
+			q.fault("claim turn", c, "", err)
+			q.cfg.Disowned()
+			q.await(moved)
+		default:
+			q.fault("claim turn", c, "", err)
+			q.cfg.Suspect()
+			q.await(moved)
+		}
+	}
+	return nil
+}
+
+func (q *Queue) me() int32 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.instance
+}
+
+func (q *Queue) await(moved <-chan struct{}) {
+	select {
+	case <-moved:
+	case <-q.ctx.Done():
+	}
+}
+
+func (q *Queue) fault(action string, c turn.Conversation, turnID string, err error) {
+	if q.ctx.Err() == nil {
+		q.cfg.Fault(action, c, turnID, err)
+	}
+}
+
+// settle takes a running turn to its end: prompt once, or attach; read the rows; decide; commit;
+// acknowledge. It reports whether another turn of the conversation may be claimed. If the context
+// ends first the turn stays RUNNING, for whoever takes it over.
+func (q *Queue) settle(r turn.Run, prompt bool, accepted time.Time) (more bool) {
+	if r.Blocks == nil && !q.load(&r) {
+		return false
+	}
+	var timings turn.Timings
+	prompted := time.Now()
+	res, p, ok := q.follow(r, prompt)
+	if !ok {
+		return false
+	}
+	answered := time.Now()
+	timings.ColdAdmission, timings.FirstModelRequest, timings.ModelToolLoop = millis(res.ColdAdmission), millis(res.FirstModelRequest), millis(res.ModelToolLoop)
+	if prompt && !accepted.IsZero() && res.Attach > 0 {
+		timings.AcceptToAttach = millis(prompted.Sub(accepted) + res.Attach)
+	}
+	text, shape, others := shapeOf(r.Blocks)
+	rows, damaged, ok := q.rows(r, p, text, others)
+	if !ok {
+		return false
+	}
+	d := outcome.Decide(rows, res.Seen, shape)
+	if damaged {
+		d = outcome.Decision{State: turn.Failed, KeepBlocks: true, Error: &turn.Error{Reason: turn.ReasonOutcomeUnknown,
+			Message: "the session's file cannot be read, so nobody can tell what became of the turn"}}
+	}
+	if d.EndChild {
+		// Before the end is committed: from then on another instance may claim the next turn, and
+		// must not give it to this child.
+		q.acknowledge(r, p, true)
+	}
+	timings.PersistDeliver = millis(time.Since(answered))
+	more, ok = q.end(store.Ending{Run: r, Decision: d, Rows: rows, Timings: timings})
+	if ok && !d.EndChild {
+		q.acknowledge(r, p, false)
+	}
+	return more
+}
+
+// load reads the blocks of a turn that was taken over.
+func (q *Queue) load(r *turn.Run) bool {
+	for q.ctx.Err() == nil {
+		moved := q.moves.C()
+		blocks, err := q.cfg.Store.Blocks(q.ctx, r.Conversation, r.TurnID)
+		if err == nil {
+			r.Blocks = blocks
+			return true
+		}
+		q.fault("read the turn's blocks", r.Conversation, r.TurnID, err)
+		q.cfg.Suspect()
+		q.await(moved)
+	}
+	return false
+}
+
+// follow returns the attempt's result. Prompt is called at most once: whatever breaks afterwards
+// is mended by attaching, which never starts anything.
+func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
+	var pause wake.Backoff
+	announced := false
+	live := func(u turn.Update) {
+		q.cfg.Readers.Live(r.Conversation, r.TurnID, u)
+		if !announced && q.hasPeers() {
+			announced = true
+			q.announce(r)
+		}
+	}
+	var refusal error
+	for q.ctx.Err() == nil {
+		p, err := q.cfg.Directory.Locate(q.ctx, r.Conversation)
+		if err != nil {
+			q.fault("locate conversation", r.Conversation, r.TurnID, err)
+			_ = pause.Pause(q.ctx)
+			continue
+		}
+		if p.Epoch > r.Epoch {
+			// Routing has placed the organization anew, which it does only when nothing runs at
+			// the old place any more (rules 15 and 16).
+			return Result{Seen: q.gone(r, refusal)}, p, true
+		}
+		var res Result
+		action := "attach to turn"
+		if prompt {
+			prompt, action = false, "prompt"
+			res, err = q.cfg.Agent.Prompt(q.ctx, p, r, live)
+		} else {
+			q.resendCancel(p, r)
+			res, err = q.cfg.Agent.Attach(q.ctx, p, r, live)
+		}
+		if err == nil {
+			if res.Seen.End == outcome.Gone {
+				res.Seen = q.gone(r, refusal)
+			}
+			return res, p, true
+		}
+		q.fault(action, r.Conversation, r.TurnID, err)
+		switch q.cfg.Judge(err) {
+		case Moved:
+			q.cfg.Directory.Forget(r.Conversation)
+		case Refused:
+			refusal = err
+		}
+		_ = pause.Pause(q.ctx)
+	}
+	return Result{}, Place{}, false
+}
+
+// gone is what is known of an attempt nobody has seen: only whether somebody wished it cancelled.
+func (q *Queue) gone(r turn.Run, refusal error) outcome.Seen {
+	seen := outcome.Seen{End: outcome.Gone, CancelSent: r.CancelRequested}
+	for q.ctx.Err() == nil {
+		moved := q.moves.C()
+		now, err := q.cfg.Store.Running(q.ctx, r.Conversation)
+		if err == nil && now.TurnID == r.TurnID {
+			seen.CancelSent = now.CancelRequested
+		}
+		if err == nil || errors.Is(err, store.ErrNotFound) {
+			break
+		}
+		q.fault("read running turn", r.Conversation, r.TurnID, err)
+		q.cfg.Suspect()
+		q.await(moved)
+	}
+	if refusal != nil {
+		seen.Reason, seen.Message = turn.ReasonDispatchRefused, "the agent's host refused the message"
+	}
+	return seen
+}
+
+// resendCancel repeats a wish that may never have reached the supervisor: whoever had it died.
+func (q *Queue) resendCancel(p Place, r turn.Run) {
+	if !r.CancelRequested {
+		return
+	}
+	if err := q.cfg.Agent.Cancel(q.ctx, p, r); err != nil {
+		q.fault("cancel turn", r.Conversation, r.TurnID, err)
+	}
+}
+
+func (q *Queue) announce(r turn.Run) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return
+	}
+	q.work.Go(func() {
+		if err := q.cfg.Store.Announce(q.ctx, r.Conversation, r.TurnID); err != nil {
+			q.fault("announce turn", r.Conversation, r.TurnID, err)
+		}
+	})
+}
+
+// rows reads what the turn left, however long that takes: only rows decide.
+func (q *Queue) rows(r turn.Run, p Place, text string, others bool) (rows outcome.Rows, damaged, ok bool) {
+	var pause wake.Backoff
+	for q.ctx.Err() == nil {
+		rows, err := q.cfg.Sessions.Outcome(q.ctx, p, r, text, others)
+		if err == nil {
+			return rows, false, true
+		}
+		q.fault("read the turn's rows", r.Conversation, r.TurnID, err)
+		if q.cfg.Judge(err) == Damaged {
+			return outcome.Rows{}, true, true
+		}
+		_ = pause.Pause(q.ctx)
+		q.cfg.Directory.Forget(r.Conversation)
+		if now, err := q.cfg.Directory.Locate(q.ctx, r.Conversation); err == nil {
+			p = now
+		}
+	}
+	return outcome.Rows{}, false, false
+}
+
+// end commits the outcome, when the store can be reached, if the turn is still this instance's.
+func (q *Queue) end(e store.Ending) (more, ok bool) {
+	c := e.Run.Conversation
+	for q.ctx.Err() == nil {
+		moved := q.moves.C()
+		if e.Instance = q.me(); e.Instance == 0 {
+			q.await(moved)
+			continue
+		}
+		ended, err := q.cfg.Store.End(q.ctx, e)
+		switch {
+		case err == nil:
+			q.cfg.Readers.Publish(c, ended.Events...)
+			return ended.Waiting, true
+		case errors.Is(err, store.ErrNotOwner):
+			// Ended or being ended by another instance, or by this one with an answer that was
+			// lost. Either way the next turn may wait.
+			return true, false
+		case errors.Is(err, store.ErrAlreadyDelivered):
+			q.fault("deliver replies", c, e.Run.TurnID, err)
+			e.Decision = outcome.Decision{State: turn.Failed, KeepBlocks: true, Error: &turn.Error{Reason: turn.ReasonAlreadyDelivered,
+				Message: "the rows found after the turn are another turn's replies"}}
+		default:
+			q.fault("end turn", c, e.Run.TurnID, err)
+			q.cfg.Suspect()
+			q.await(moved)
+		}
+	}
+	return false, false
+}
+
+// acknowledgeDeadline bounds the wait for a supervisor that went away after its turn: what it kept
+// is gone with it.
+const acknowledgeDeadline = 10 * time.Second
+
+func (q *Queue) acknowledge(r turn.Run, p Place, endChild bool) {
+	ctx, cancel := context.WithTimeout(q.ctx, acknowledgeDeadline)
+	defer cancel()
+	if err := q.cfg.Agent.Acknowledge(ctx, p, r, endChild); err != nil {
+		q.fault("acknowledge turn", r.Conversation, r.TurnID, err)
+	}
+}
+
+func millis(d time.Duration) *float64 {
+	if d <= 0 {
+		return nil
+	}
+	ms := float64(d) / float64(time.Millisecond)
+	return &ms
+}

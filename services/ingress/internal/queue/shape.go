@@ -1,0 +1,44 @@
+package queue
+
+import (
+	"encoding/json"
+	"strings"
+
+	"humanwork.internal/services/ingress/internal/block"
+	"humanwork.internal/services/ingress/internal/outcome"
+	"humanwork.internal/services/ingress/internal/turn"
+)
+
+// shapeOf returns the prompt's text as Hermes joins it, what may become of such a prompt, and
+// whether it has blocks that are not text.
+func shapeOf(blocks []turn.Block) (text string, shape outcome.Shape, others bool) {
+	var texts []string
+	for _, b := range blocks {
+		// Only what acceptance has checked is decoded here, so that nothing can be missing.
+		var v struct {
+			Text     string `json:"text"`
+			Resource struct {
+				MimeType string `json:"mimeType"`
+				Blob     string `json:"blob"`
+			} `json:"resource"`
+		}
+		switch b.Type {
+		case block.Text:
+			_ = json.Unmarshal(b.Raw, &v)
+			texts = append(texts, v.Text)
+			continue
+		case block.Image:
+			shape.Readable = true
+		case block.Resource:
+			_ = json.Unmarshal(b.Raw, &v)
+			// Hermes makes an image of these.
+			image := strings.HasPrefix(strings.ToLower(strings.TrimSpace(v.Resource.MimeType)), "image/")
+			shape.Readable = shape.Readable || image && v.Resource.Blob != ""
+		}
+		others = true
+	}
+	text = strings.Join(texts, "\n")
+	shape.Readable = shape.Readable || !block.Blank(text)
+	shape.Command = !others && strings.HasPrefix(strings.TrimSpace(text), "/")
+	return text, shape, others
+}

@@ -1,0 +1,107 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"humanwork.internal/services/ingress/internal/store"
+	"humanwork.internal/services/ingress/internal/turn"
+)
+
+const methodSubmit = "SubmitTurn"
+
+// acceptSQL is the whole acceptance: one statement, one round trip, one commit. The update of the
+// conversation is its lock and its limits; if they refuse, no row follows. A key that exists makes
+// the statement fail as a whole.
+const acceptSQL = `
+WITH c AS (
+    INSERT INTO ingress.conversation AS c (organization_id, conversation_id, last_position, event_seq, waiting)
+    VALUES ($1, $2, 1, 1, 1)
+    ON CONFLICT (organization_id, conversation_id) DO UPDATE
+    SET last_position = c.last_position + 1, event_seq = c.event_seq + 1, waiting = c.waiting + 1
+    WHERE c.waiting < $4 AND NOT ($5 AND (c.waiting > 0 OR c.running))
+    RETURNING last_position, event_seq, running
+), t AS (
+    INSERT INTO ingress.turn (organization_id, conversation_id, turn_id, position, state, create_time)
+    SELECT $1, $2, $3, last_position, 'ACCEPTED', now() FROM c
+), b AS (
+    INSERT INTO ingress.block (organization_id, conversation_id, turn_id, message_index, block_index, inbound_id, type, sha256, size, raw)
+    SELECT $1, $2, $3, u.* FROM c, unnest($6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bytea[]) AS u
+), k AS (
+    INSERT INTO ingress.idempotency (organization_id, conversation_id, method, key, body_sha256, turn_id)
+    SELECT $1, $2, $13, $14, $15, $3 FROM c WHERE $14 <> ''
+), e AS (
+    INSERT INTO ingress.event (organization_id, conversation_id, seq, type, turn_id, create_time)
+    SELECT $1, $2, event_seq, 'turn.accepted', $3, now() FROM c
+)
+SELECT last_position, event_seq, NOT running, now(), pg_notify('ingress', $16 || event_seq)::text FROM c`
+
+// Accept implements store.Turns.
+func (s *Store) Accept(ctx context.Context, sub store.Submission) (store.Acceptance, error) {
+	c := sub.Conversation
+	a := store.Acceptance{Turn: turn.Turn{Conversation: c, ID: sub.TurnID, State: turn.Accepted, Messages: withoutRaw(sub.Messages)}}
+	var messages, blocks []int16
+	var inbound, types []string
+	var digests, raws [][]byte
+	var sizes []int64
+	for i, m := range sub.Messages {
+		for j, b := range m.Blocks {
+			messages, blocks = append(messages, int16(i)), append(blocks, int16(j))
+			inbound, types = append(inbound, m.InboundID), append(types, b.Type)
+			digests, raws, sizes = append(digests, b.SHA256), append(raws, b.Raw), append(sizes, b.Size)
+		}
+	}
+	var ignored string
+	err := s.pool.QueryRow(ctx, acceptSQL, c.Organization, c.ID, sub.TurnID, sub.MaxWaiting, sub.RejectBusy,
+		messages, blocks, inbound, types, digests, sizes, raws,
+		methodSubmit, sub.IdempotencyKey, sub.BodySHA256[:], noticeOf(c, sub.TurnID, false),
+	).Scan(&a.Turn.Position, &a.Sequence, &a.Claimable, &a.Turn.Created, &ignored)
+	switch {
+	case err == nil:
+		return a, nil
+	case errors.Is(err, pgx.ErrNoRows), violates(err, "idempotency_pkey"):
+		return s.replay(ctx, sub)
+	}
+	return store.Acceptance{}, translate("accept turn", err)
+}
+
+// replay answers a submission that was not stored: by the turn of its key, or by the limit it met.
+func (s *Store) replay(ctx context.Context, sub store.Submission) (store.Acceptance, error) {
+	c := sub.Conversation
+	var digest []byte
+	var id string
+	err := s.pool.QueryRow(ctx, `SELECT body_sha256, turn_id FROM ingress.idempotency
+		WHERE organization_id = $1 AND conversation_id = $2 AND method = $3 AND key = $4`,
+		c.Organization, c.ID, methodSubmit, sub.IdempotencyKey).Scan(&digest, &id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		if sub.RejectBusy {
+			return store.Acceptance{}, fmt.Errorf("accept turn: %w", store.ErrBusy)
+		}
+		return store.Acceptance{}, fmt.Errorf("accept turn: %w", store.ErrQueueFull)
+	case err != nil:
+		return store.Acceptance{}, translate("look for idempotency key", err)
+	case string(digest) != string(sub.BodySHA256[:]):
+		return store.Acceptance{}, fmt.Errorf("accept turn: %w", store.ErrKeyReused)
+	}
+	t, err := s.Turn(ctx, c, id)
+	if err != nil {
+		return store.Acceptance{}, err
+	}
+	return store.Acceptance{Turn: t, Replayed: true}, nil
+}
+
+func withoutRaw(ms []turn.Message) []turn.Message {
+	out := make([]turn.Message, len(ms))
+	for i, m := range ms {
+		out[i] = turn.Message{InboundID: m.InboundID, Blocks: make([]turn.Block, len(m.Blocks))}
+		for j, b := range m.Blocks {
+			b.Raw = nil
+			out[i].Blocks[j] = b
+		}
+	}
+	return out
+}
