@@ -14,6 +14,8 @@ type Config struct {
 	// Routing and Ingress are the gRPC targets of the services behind the gateway.
 	Routing string `yaml:"routing"`
 	Ingress string `yaml:"ingress"`
+	// Watched are further services whose health /readyz reports, beside routing and ingress.
+	Watched []Watched `yaml:"watched"`
 	// Tokens are the bearer tokens that sign in.
 	Tokens []Token `yaml:"tokens"`
 	// MaxBodyBytes bounds a JSON body; default 16 MiB.
@@ -30,6 +32,12 @@ type Config struct {
 	// Heartbeat is the longest silence of an event stream; default 15s. Proxies cut silent
 	// connections, commonly after 60s.
 	Heartbeat time.Duration `yaml:"heartbeat"`
+}
+
+// Watched names a service and its gRPC target.
+type Watched struct {
+	Name   string `yaml:"name"`
+	Target string `yaml:"target"`
 }
 
 // Token is one bearer token and whom it stands for.
@@ -75,6 +83,10 @@ func (c *Config) Validate(base string) error {
 		if *d.value < 0 {
 			p.Addf(d.key, "is %v, want more than 0", *d.value)
 		}
+	}
+	for i, w := range c.Watched {
+		p.Require(fmt.Sprintf("watched[%d].name", i), w.Name)
+		p.Require(fmt.Sprintf("watched[%d].target", i), w.Target)
 	}
 	if len(c.Tokens) == 0 {
 		p.Addf("tokens", "lists no token, so nobody could sign in")

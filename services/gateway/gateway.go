@@ -65,6 +65,13 @@ func New(cfg Config, env serve.Environment, metrics prometheus.Gatherer) (*Servi
 		return nil, errors.Join(fmt.Errorf("ingress: %w", err), routing.Close())
 	}
 	s := &Service{upstreams: []upstream{{"routing", cfg.Routing, routing}, {"ingress", cfg.Ingress, ingress}}}
+	for _, w := range cfg.Watched {
+		conn, err := rpc.Dial(w.Target, client)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("watched service %s: %w", w.Name, err), s.close())
+		}
+		s.upstreams = append(s.upstreams, upstream{w.Name, w.Target, conn})
+	}
 	handler, stop, err := s.handler(cfg, env, metrics, &tokens, routing, ingress)
 	if err != nil {
 		return nil, errors.Join(err, s.close())

@@ -60,7 +60,7 @@ func install(ctx context.Context, dir, python string, lock *os.File, progress fu
 	for _, step := range steps {
 		progress(step.name + " for Hermes " + Version)
 		if err := run(ctx, step.name, step.args, lock, progress); err != nil {
-			os.RemoveAll(venv)
+			_ = os.RemoveAll(venv) // else the next installation does
 			return nil, err
 		}
 	}

@@ -37,7 +37,7 @@ func (r *runner) initialize(ctx context.Context, base *os.Root, password string)
 	if err := base.WriteFile(passwordCopy, []byte(password+"\n"), 0o600); err != nil {
 		return fmt.Errorf("hand the password to initdb: %w", err)
 	}
-	defer base.Remove(passwordCopy)
+	defer func() { _ = base.Remove(passwordCopy) }() // else the next start does
 	if r.account.staged {
 		if err := base.Lchown(passwordCopy, r.account.uid, r.account.gid); err != nil {
 			return fmt.Errorf("hand the password to initdb: %w", err)
@@ -150,19 +150,19 @@ func password(dir string, exists bool) (string, error) {
 }
 
 // choosePort returns the port of the last start when it is free, and otherwise another free one.
-func choosePort(dir string) (int, error) {
+func choosePort(ctx context.Context, dir string) (int, error) {
 	data, err := os.ReadFile(filepath.Join(dir, "port"))
 	if err == nil {
 		port, err := strconv.Atoi(string(trimLine(data)))
-		if err == nil && port > 0 && port < 1<<16 && portFree(port) {
+		if err == nil && port > 0 && port < 1<<16 && portFree(ctx, port) {
 			return port, nil
 		}
 	}
-	return freePort()
+	return freePort(ctx)
 }
 
-func portFree(port int) bool {
-	listener, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+func portFree(ctx context.Context, port int) bool {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
 	if err != nil {
 		return false
 	}
@@ -170,8 +170,8 @@ func portFree(port int) bool {
 	return true
 }
 
-func freePort() (int, error) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+func freePort(ctx context.Context) (int, error) {
+	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return 0, fmt.Errorf("choose a free port: %w", err)
 	}
@@ -191,7 +191,7 @@ func replaceFile(path, text string) error {
 		err = os.Rename(file.Name(), path)
 	}
 	if err != nil {
-		os.Remove(file.Name())
+		_ = os.Remove(file.Name())
 	}
 	return err
 }

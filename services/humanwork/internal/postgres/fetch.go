@@ -58,7 +58,7 @@ func fetch(ctx context.Context, cache string) (*installation, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the fetch: %w", err)
 	}
-	defer os.RemoveAll(scratch)
+	defer func() { _ = os.RemoveAll(scratch) }() // else the next fetch does
 	if err := download(ctx, scratch); err != nil {
 		return nil, err
 	}
@@ -82,7 +82,7 @@ func download(ctx context.Context, scratch string) error {
 		return fmt.Errorf("prepare the fetch: %w", err)
 	}
 	extracted := filepath.Join(scratch, "extracted")
-	port, err := freePort()
+	port, err := freePort(ctx)
 	if err != nil {
 		return err
 	}

@@ -139,7 +139,7 @@ func (s *Server) start(ctx context.Context, cfg Config) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("open the data directory: %w", err)
 	}
-	defer base.Close()
+	defer func() { _ = base.Close() }()
 	made, err := majorOf(base)
 	if err != nil {
 		return "", err
@@ -174,7 +174,7 @@ func (s *Server) launch(ctx context.Context, r *runner, wanted int, secret strin
 		port := wanted
 		if port == 0 {
 			var err error
-			if port, err = choosePort(s.dir); err != nil {
+			if port, err = choosePort(ctx, s.dir); err != nil {
 				return err
 			}
 		}

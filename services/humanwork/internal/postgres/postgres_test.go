@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	}
 	status := m.Run()
 	if template.dir != "" {
-		os.RemoveAll(template.dir)
+		_ = os.RemoveAll(template.dir)
 	}
 	os.Exit(status)
 }
@@ -84,7 +84,7 @@ func helper(dir string) {
 		os.Exit(1)
 	}
 	fmt.Println(server.URL())
-	io.Copy(io.Discard, os.Stdin)
+	_, _ = io.Copy(io.Discard, os.Stdin)
 	server.Stop(context.Background())
 }
 
@@ -108,11 +108,15 @@ func startHelper(t *testing.T, binary, dir string, attr *syscall.SysProcAttr) (u
 	}
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "postgres://") {
-		cmd.Process.Kill()
-		cmd.Wait()
+		kill(cmd)
 		t.Fatalf("helper said %q (%v)", line, err)
 	}
 	return strings.TrimSpace(line), cmd, stdin
+}
+
+func kill(cmd *exec.Cmd) {
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
 }
 
 func start(t *testing.T, dir string) *Server {
@@ -131,7 +135,7 @@ func exec1(t *testing.T, url, sql string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background())
+	defer func() { _ = conn.Close(context.Background()) }()
 	rows, err := conn.Query(t.Context(), sql)
 	if err != nil {
 		t.Fatal(err)
@@ -242,8 +246,7 @@ func TestKilledOwner(t *testing.T) {
 	dir := madeDir(t)
 	url, cmd, _ := startHelper(t, "/proc/self/exe", dir, nil)
 	exec1(t, url, "create table kept as select 42 as n")
-	cmd.Process.Kill()
-	cmd.Wait()
+	kill(cmd)
 	begun := time.Now()
 	server := start(t, dir)
 	t.Logf("start after a kill: %v", time.Since(begun))
@@ -266,7 +269,7 @@ func TestKilledOrdinaryOwner(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(top) })
+	t.Cleanup(func() { _ = os.RemoveAll(top) })
 	binary, dir := filepath.Join(top, "helper"), filepath.Join(top, "data")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
@@ -282,8 +285,7 @@ func TestKilledOrdinaryOwner(t *testing.T) {
 	ordinary := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid, NoSetGroups: false}}
 	url, cmd, _ := startHelper(t, binary, dir, ordinary)
 	exec1(t, url, "create table kept as select 42 as n")
-	cmd.Process.Kill()
-	cmd.Wait()
+	kill(cmd)
 	url, cmd, stdin := startHelper(t, binary, dir, ordinary)
 	if got := exec1(t, url, "select n from kept"); got != "42" {
 		t.Errorf("row after a kill: got %q, want 42", got)
@@ -430,6 +432,55 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
+// A postmaster.pid proves nothing by itself: after a kill its number may have been given to any other process.
+func TestClearStale(t *testing.T) {
+	top := t.TempDir()
+	cluster := filepath.Join(top, clusterName)
+	if err := os.Mkdir(cluster, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	base, err := os.OpenRoot(top)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = base.Close() }()
+	inside := exec.Command("cat")
+	inside.Dir = cluster
+	stdin, err := inside.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := inside.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		stdin.Close()
+		_ = inside.Wait()
+	}()
+	for name, test := range map[string]struct {
+		pid   int
+		inUse bool
+	}{
+		"first of its namespace":   {pid: 1},
+		"number of another":        {pid: os.Getpid()},
+		"one that runs there":      {pid: inside.Process.Pid, inUse: true},
+		"number nobody has (2^22)": {pid: 1 << 22},
+	} {
+		file := filepath.Join(cluster, "postmaster.pid")
+		if err := os.WriteFile(file, fmt.Appendf(nil, "%d\n/somewhere\n", test.pid), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := (&runner{dir: top}).clearStale(base)
+		var inUse *ErrInUse
+		if errors.As(err, &inUse) != test.inUse || err != nil && !test.inUse {
+			t.Errorf("%s: got %v, want in use: %v", name, err, test.inUse)
+		}
+		if _, err := os.Stat(file); (err == nil) != test.inUse {
+			t.Errorf("%s: file is there: %v, want %v", name, err == nil, test.inUse)
+		}
+	}
+}
+
 func TestWrongPassword(t *testing.T) {
 	dir := madeDir(t)
 	start(t, dir).Stop(t.Context())
@@ -490,7 +541,7 @@ func TestFetch(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer base.Close()
+	defer func() { _ = base.Close() }()
 	lock, err := filelock.Try(filepath.Join(dir, "server.lock"))
 	if err != nil {
 		t.Fatal(err)

@@ -69,10 +69,11 @@ type prepared struct {
 
 // prepare makes a program ready to run with nothing of our environment.
 func (r *runner) prepare(program string, args ...string) (*prepared, error) {
+	forever := context.Background() // ended by signals of our choice
 	env := []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
 	bin := r.programs.bin
 	if !r.account.staged {
-		cmd := exec.Command(filepath.Join(bin, program), args...)
+		cmd := exec.CommandContext(forever, filepath.Join(bin, program), args...)
 		cmd.Env, cmd.Dir = env, r.base
 		cmd.ExtraFiles = []*os.File{r.lock}
 		// A session of its own: an interrupt typed at our terminal is ours to pass on, in order.
@@ -93,7 +94,7 @@ func (r *runner) prepare(program string, args ...string) (*prepared, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the stage's pipe: %w", err)
 	}
-	cmd := exec.Command("/proc/self/exe") // also right when the file on disk was replaced
+	cmd := exec.CommandContext(forever, "/proc/self/exe") // also right when the file on disk was replaced
 	cmd.Args, cmd.Env = []string{stageName, string(argument)}, env
 	cmd.ExtraFiles = []*os.File{r.lock, alive} // stageLock, stageAlive
 	cmd.SysProcAttr = &syscall.SysProcAttr{

@@ -81,8 +81,12 @@ func stage(argument string) error {
 		return fmt.Errorf("ask to die with the parent: %w", err)
 	}
 	parent := []unix.PollFd{{Fd: stageAlive, Events: unix.POLLIN}}
-	if n, err := unix.Poll(parent, 0); err != nil || n != 0 {
-		return fmt.Errorf("the parent has ended (%v)", err)
+	n, err := unix.Poll(parent, 0)
+	if err != nil {
+		return fmt.Errorf("look for the parent: %w", err)
+	}
+	if n != 0 {
+		return errors.New("the parent has ended")
 	}
 	unix.CloseOnExec(stageAlive)
 	return fmt.Errorf("execute %s: %w", order.Args[0], syscall.Exec(order.Args[0], order.Args, order.Env))
