@@ -322,7 +322,7 @@ func (c *Client) answer(m envelope) {
 }
 
 func (c *Client) update(params json.RawMessage) {
-	session, u, ok, err := decodeUpdate(params)
+	n, err := decodeUpdate(params)
 	if err != nil {
 		c.badLines.Add(1)
 		return
@@ -330,13 +330,15 @@ func (c *Client) update(params json.RawMessage) {
 	c.mu.Lock()
 	p := c.prompt
 	c.mu.Unlock()
-	if p == nil || p.session != session {
+	if p == nil || p.session != n.session {
 		c.strayUpdates.Add(1)
 		return
 	}
-	p.sawWork()
-	if ok {
-		p.sink(u)
+	if n.work {
+		p.sawWork()
+	}
+	if n.shown {
+		p.sink(n.update)
 	}
 }
 

@@ -121,10 +121,18 @@ func line(message any) ([]byte, error) {
 	return append(b, '\n'), nil
 }
 
-// decodeUpdate reads a session/update. Kinds that are not for people's live view give ok false;
-// the SDK's SessionUpdate is not used because it fails on a kind it does not know.
-func decodeUpdate(params json.RawMessage) (session string, u Update, ok bool, err error) {
-	var n struct {
+// notification is a session/update as far as this client cares.
+type notification struct {
+	session string
+	update  Update
+	shown   bool // update is for people's live view
+	work    bool // the agent is at work on a prompt
+}
+
+// decodeUpdate reads a session/update. The SDK's SessionUpdate is not used because it fails on a
+// kind it does not know.
+func decodeUpdate(params json.RawMessage) (notification, error) {
+	var wire struct {
 		SessionID string `json:"sessionId"`
 		Update    struct {
 			Kind    string          `json:"sessionUpdate"`
@@ -135,21 +143,27 @@ func decodeUpdate(params json.RawMessage) (session string, u Update, ok bool, er
 			Status  string          `json:"status"`
 		} `json:"update"`
 	}
-	if err := json.Unmarshal(params, &n); err != nil {
-		return "", Update{}, false, fmt.Errorf("decode a session update: %w", err)
+	if err := json.Unmarshal(params, &wire); err != nil {
+		return notification{}, fmt.Errorf("decode a session update: %w", err)
 	}
-	switch n.Update.Kind {
+	n := notification{session: wire.SessionID}
+	switch u := wire.Update; u.Kind {
 	case "agent_message_chunk":
 		var c struct{ Type, Text string }
-		if err := json.Unmarshal(n.Update.Content, &c); err != nil {
-			return "", Update{}, false, fmt.Errorf("decode a message chunk: %w", err)
+		if err := json.Unmarshal(u.Content, &c); err != nil {
+			return notification{}, fmt.Errorf("decode a message chunk: %w", err)
 		}
-		return n.SessionID, Update{Text: c.Text}, c.Type == "text" && c.Text != "", nil
+		n.work = true
+		n.update.Text = c.Text
+		n.shown = c.Type == "text" && c.Text != ""
+	case "agent_thought_chunk":
+		n.work = true
 	case "tool_call", "tool_call_update":
-		t := &Tool{ID: n.Update.ID, Title: n.Update.Title, Kind: n.Update.Tool, Status: n.Update.Status}
-		return n.SessionID, Update{Tool: t}, t.ID != "", nil
+		n.work = true
+		n.update.Tool = &Tool{ID: u.ID, Title: u.Title, Kind: u.Tool, Status: u.Status}
+		n.shown = u.ID != ""
 	}
-	return n.SessionID, Update{}, false, nil
+	return n, nil
 }
 
 // decidePermission picks the offered option whose kind is allow_once, whatever its place or name.

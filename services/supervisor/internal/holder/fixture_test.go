@@ -203,8 +203,40 @@ type fixture struct {
 	*Holder
 	cell    *execCell
 	watcher *watcher
-	homes   map[string]Home // by conversation; set before its first turn
-	stop    func() error    // ends Run and returns its error
+	stop    func() error // ends Run and returns its error
+
+	modesMu sync.Mutex
+	modes   map[string]string // of the fake agent, by conversation
+}
+
+func (f *fixture) setMode(conversation, mode string) {
+	f.modesMu.Lock()
+	defer f.modesMu.Unlock()
+	f.modes[conversation] = mode
+}
+
+// until waits for a state that no channel tells a test of. The condition runs under the holder's
+// lock.
+func (f *fixture) until(condition func() bool) {
+	for {
+		f.mu.Lock()
+		ok := condition()
+		f.mu.Unlock()
+		if ok {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// untilSent waits until the conversation's children were sent something.
+func (f *fixture) untilSent(conversation, what string) error {
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if strings.Contains(f.cell.sent(conversation), what) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s was not sent", what)
 }
 
 func testConfig() Config {
@@ -220,9 +252,13 @@ func startHolder(t *testing.T, cfg Config, command func(org, conversation string
 	t.Helper()
 	f := &fixture{
 		cell:    &execCell{t: t, command: command, stdin: map[string]*strings.Builder{}},
-		watcher: &watcher{t: t}, homes: map[string]Home{},
+		watcher: &watcher{t: t}, modes: map[string]string{},
 	}
-	f.Holder = New(cfg, f.cell, homesFunc(func(_, c string) (Home, error) { return f.homes[c], nil }), f.watcher)
+	f.Holder = New(cfg, f.cell, homesFunc(func(_, c string) (Home, error) {
+		f.modesMu.Lock()
+		defer f.modesMu.Unlock()
+		return Home{"config.yaml": []byte(f.modes[c])}, nil
+	}), f.watcher)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- f.Run(ctx) }()
@@ -238,16 +274,8 @@ func startHolder(t *testing.T, cfg Config, command func(org, conversation string
 			}
 		}
 	})
-	// Run opens the holder on its own goroutine.
-	for {
-		f.mu.Lock()
-		open := f.phase == phaseRunning
-		f.mu.Unlock()
-		if open {
-			return f
-		}
-		time.Sleep(time.Millisecond)
-	}
+	f.until(func() bool { return f.phase == phaseRunning }) // Run opens the holder
+	return f
 }
 
 // withFakes runs the fake agent; a conversation's mode is its config.yaml.

@@ -32,6 +32,7 @@ type hermes struct {
 
 	stopping bool // guarded by Holder.mu: takes no new work
 	turn     atomic.Pointer[turn]
+	prompted atomic.Bool // was ever given a prompt
 	killOnce sync.Once
 }
 
@@ -107,7 +108,9 @@ func (h *Holder) watch(x *hermes) {
 	o := x.conversation.organization
 	report.Organization, report.Conversation = o.id, x.conversation.id
 	report.Exit, report.Lived = x.child.Exit(), time.Since(x.began)
-	report.Stderr, _ = x.stderr.Tail()
+	if !x.prompted.Load() {
+		report.Stderr, _ = x.stderr.Tail()
+	}
 	h.observer.ChildEnded(report)
 	h.mu.Lock()
 	if x.conversation.child == x {

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// model answers every chat completion with an echo of the last user text; a text with HANG waits
+// model answers every chat completion with an echo of the last user text; the text HANG waits
 // until the client is gone.
 func model(t *testing.T, hanging chan<- struct{}) string {
 	t.Helper()
@@ -35,7 +35,7 @@ func model(t *testing.T, hanging chan<- struct{}) string {
 				last = fmt.Sprint(m.Content)
 			}
 		}
-		if strings.Contains(last, "HANG") && body.Stream {
+		if last == "HANG" && body.Stream {
 			hanging <- struct{}{}
 			<-r.Context().Done()
 			return
@@ -82,5 +82,94 @@ func TestHermesWarmTurnsOnOneChild(t *testing.T) {
 	t.Logf("warm turn: %+v", r.Timings)
 	if n := len(f.cell.machines[0].children); n != 1 || f.cell.machineCount() != 1 {
 		t.Errorf("%d children on %d machines, want 1 and 1", n, f.cell.machineCount())
+	}
+}
+
+func TestHermesResumesAfterItsChildWasKilled(t *testing.T) {
+	f := withHermes(t, testConfig(), model(t, nil))
+	session, err := f.Establish(t.Context(), "org", "conv", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.turnOf(t, attempt("conv", "t1"), session, text("remember the walrus"))
+	child := f.cell.lastChild()
+	if err := child.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	<-child.done
+	r, got := f.turnOf(t, attempt("conv", "t2"), session, text("two"))
+	if r.End != EndAnswered || r.StopReason != "end_turn" || !strings.Contains(got, "echo: two") {
+		t.Errorf("the turn of the new child = %+v with %q", r, got)
+	}
+	if r.Timings.ColdAdmission == 0 || r.Timings.Attach < r.Timings.ColdAdmission {
+		t.Errorf("timings of a cold turn = %+v", r.Timings)
+	}
+	for _, method := range []string{"session/load", "session/resume"} {
+		if strings.Contains(f.cell.sent("conv"), method) {
+			t.Errorf("%s was sent: it gives every row a new id", method)
+		}
+	}
+}
+
+func TestHermesCancelWhileTheModelHangs(t *testing.T) {
+	hanging := make(chan struct{}, 1)
+	f := withHermes(t, testConfig(), model(t, hanging))
+	session, err := f.Establish(t.Context(), "org", "conv", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := attempt("conv", "t1")
+	s, err := f.Prompt(a, session, text("HANG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-hanging
+	if err := f.Cancel(a); err != nil {
+		t.Fatal(err)
+	}
+	if r, _ := follow(t, s); r.End != EndAnswered || r.StopReason != "cancelled" || !r.CancelSent {
+		t.Errorf("the cancelled turn = %+v", r)
+	}
+	if r, _ := f.turnOf(t, attempt("conv", "t2"), session, text("two")); r.End != EndAnswered || r.StopReason != "end_turn" {
+		t.Errorf("the next turn = %+v", r)
+	}
+}
+
+// Hermes answers a cancel that reaches it before its first model request with an internal error.
+// It stopped, so the turn must end at once all the same, and the next child takes the next one.
+func TestHermesCancelRightAfterThePrompt(t *testing.T) {
+	hanging := make(chan struct{}, 16)
+	f := withHermes(t, testConfig(), model(t, hanging))
+	session, err := f.Establish(t.Context(), "org", "conv", 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := attempt("conv", "t1")
+	s, err := f.Prompt(a, session, text("HANG"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.untilSent("conv", "HANG"); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Cancel(a); err != nil {
+		t.Fatal(err)
+	}
+	r, _ := follow(t, s)
+	cancelled := r.End == EndAnswered && r.StopReason == "cancelled"
+	failed := r.End == EndError && r.Reason == "PROMPT_ERROR" && r.ChildEnded
+	if !cancelled && !failed || !r.CancelSent {
+		t.Errorf("the cancelled turn = %+v", r)
+	}
+	if r, _ := f.turnOf(t, attempt("conv", "t2"), session, text("two")); r.End != EndAnswered || r.StopReason != "end_turn" {
+		t.Errorf("the next turn = %+v", r)
+	}
+}
+
+func TestHermesRefusesAnUnknownSession(t *testing.T) {
+	f := withHermes(t, testConfig(), model(t, nil))
+	r, got := f.turnOf(t, attempt("conv", "t1"), "no-such-session", text("x"))
+	if r.End != EndAnswered || r.StopReason != "refusal" || r.Reason != "SESSION_UNKNOWN" || got != "" {
+		t.Errorf("turn = %+v with %q, want a refusal", r, got)
 	}
 }

@@ -74,7 +74,8 @@ type Observer interface {
 	TurnEnded(Attempt, Result)
 }
 
-// ChildReport describes a child that is gone. Stderr is redacted.
+// ChildReport describes a child that is gone. Stderr is the redacted last words of a child that
+// never got a prompt: after one, Hermes's lines quote the transcript.
 type ChildReport struct {
 	Organization, Conversation string
 	Exit                       string

@@ -128,6 +128,7 @@ func (t *turn) dispatch(x *hermes, blocks [][]byte) (*acp.Prompt, bool, error) {
 		return nil, false, nil
 	}
 	x.turn.Store(t)
+	x.prompted.Store(true)
 	p, err := x.client.StartPrompt(t.session, blocks, t.publish)
 	if err != nil {
 		x.turn.Store(nil)

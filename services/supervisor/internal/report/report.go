@@ -81,8 +81,7 @@ func (r *Reporter) ChildEnded(c holder.ChildReport) {
 	}
 	fields := append(conversation(c.Organization, c.Conversation), zap.String("exit", c.Exit), zap.Duration("lived", c.Lived),
 		zap.Int64("bad_lines", c.Dropped.BadLines), zap.Int64("long_lines", c.Dropped.LongLines))
-	if c.Exit != "exit code 0" {
-		// The last words of a child that did not end by itself.
+	if len(c.Stderr) > 0 && c.Exit != "exit code 0" {
 		fields = append(fields, zap.Strings("stderr", c.Stderr[max(0, len(c.Stderr)-5):]))
 	}
 	r.log.Info("A child ended", fields...)
