@@ -37,18 +37,24 @@ type Options struct {
 
 // Store is a store.Store. It answers SERVICE_STARTING until Run has opened it.
 type Store struct {
-	opts  Options
-	pools atomic.Pointer[pools]
-	gates gates
+	opts    Options
+	opened  chan struct{}
+	waiting atomic.Pointer[errs.Error] // why it is not open yet
+	pools   atomic.Pointer[pools]
+	gates   gates
 }
 
 // pools are separate so that callers waiting for a lock cannot starve reads, or the holder.
 type pools struct{ rows, locks *pgxpool.Pool }
 
 // New returns a store that opens nothing before Run.
-func New(opts Options) *Store { return &Store{opts: opts} }
+func New(opts Options) *Store { return &Store{opts: opts, opened: make(chan struct{})} }
 
-// Run connects, migrates the schema and serves until ctx ends.
+// Opened is closed once Run has opened the store.
+func (s *Store) Opened() <-chan struct{} { return s.opened }
+
+// Run, called once, connects, migrates the schema and serves until ctx ends. It waits for a
+// database that cannot be reached as long as that takes.
 func (s *Store) Run(ctx context.Context) error {
 	rows, err := s.pool(ctx, s.opts.MaxConnections)
 	if err != nil {
@@ -60,13 +66,42 @@ func (s *Store) Run(ctx context.Context) error {
 		return err
 	}
 	defer locks.Close()
-	if err := migrate(ctx, locks); err != nil {
+	if err := s.awaitSchema(ctx, locks); err != nil || ctx.Err() != nil {
 		return err
 	}
 	s.pools.Store(&pools{rows, locks})
+	close(s.opened)
 	<-ctx.Done()
 	s.pools.Store(nil)
 	return nil
+}
+
+const (
+	firstRetry   = 100 * time.Millisecond
+	longestRetry = 5 * time.Second
+)
+
+// awaitSchema migrates, again and again while the database is away. Any other failure is returned.
+func (s *Store) awaitSchema(ctx context.Context, locks *pgxpool.Pool) error {
+	for pause := firstRetry; ; pause = min(2*pause, longestRetry) {
+		err := migrate(ctx, locks)
+		switch {
+		case err == nil:
+			return nil
+		case ctx.Err() != nil:
+			return nil // stopped while waiting
+		case errs.KindOf(err) != errs.Unavailable:
+			return err
+		}
+		waiting := errs.New(errs.Unavailable, directory.ReasonStarting,
+			"routing waits for its Postgres database, which cannot be reached; start it, or correct postgres_url_file")
+		s.waiting.Store(waiting)
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // Ready says whether Run has opened the store. It asks nothing of the database.
@@ -79,7 +114,10 @@ func (s *Store) open() (*pools, error) {
 	if p := s.pools.Load(); p != nil {
 		return p, nil
 	}
-	return nil, errs.New(errs.Unavailable, directory.ReasonStarting, "routing has not opened its database")
+	if w := s.waiting.Load(); w != nil {
+		return nil, w
+	}
+	return nil, errs.New(errs.Unavailable, directory.ReasonStarting, "routing has not opened its Postgres database yet")
 }
 
 func (s *Store) pool(ctx context.Context, most int32) (*pgxpool.Pool, error) {
