@@ -251,7 +251,7 @@ func TestClientThatLeavesIsNoError(t *testing.T) {
 		return nil, ctx.Err()
 	}}, log)
 	ctx, cancel := context.WithCancel(t.Context())
-	req, err := http.NewRequestWithContext(ctx, "GET", w.url+chat+"/turns/t1?wait=60s", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, w.url+chat+"/turns/t1?wait=60s", nil)
 	if err != nil {
 		t.Fatal(err)
 	}

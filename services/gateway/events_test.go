@@ -35,14 +35,22 @@ type sse struct {
 	lines *bufio.Reader
 }
 
-func (w *world) open(t *testing.T, ctx context.Context, path string, changes ...request) *sse {
+func (w *world) open(ctx context.Context, t *testing.T, path string, changes ...request) *sse {
 	t.Helper()
-	return w.openWith(t, http.DefaultClient, path, append(changes, func(r *http.Request) { *r = *r.WithContext(ctx) })...)
+	return w.openWith(t, http.DefaultClient, path, append(changes, func(r *http.Request) {
+		bounded, cancel := context.WithCancel(r.Context())
+		stop := context.AfterFunc(ctx, cancel)
+		t.Cleanup(func() { stop() })
+		*r = *r.WithContext(bounded)
+	})...)
 }
 
 func (w *world) openWith(t *testing.T, client *http.Client, path string, changes ...request) *sse {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), "GET", w.url+path, nil)
+	// A stream that stands still must fail its test and not the whole run.
+	bounded, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	req, err := http.NewRequestWithContext(bounded, http.MethodGet, w.url+path, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +113,7 @@ func TestEventShapes(t *testing.T) {
 		}
 		return nil
 	}})
-	s := w.open(t, t.Context(), chat+"/events?after=3", header("Last-Event-ID", "7"))
+	s := w.open(t.Context(), t, chat+"/events?after=3", header("Last-Event-ID", "7"))
 	if after != 7 {
 		t.Errorf("got after %d, want 7: Last-Event-ID wins", after)
 	}
@@ -128,11 +136,11 @@ func TestEventShapes(t *testing.T) {
 			t.Errorf("got  %q\nwant %q", got, want)
 		}
 	}
-	w.open(t, t.Context(), chat+"/events?after=3")
+	w.open(t.Context(), t, chat+"/events?after=3")
 	if after != 3 {
 		t.Errorf("got after %d, want 3", after)
 	}
-	w.open(t, t.Context(), chat+"/events")
+	w.open(t.Context(), t, chat+"/events")
 	if after != 0 {
 		t.Errorf("got after %d, want 0", after)
 	}
@@ -175,7 +183,7 @@ func TestGapIsToldAndEndsTheStream(t *testing.T) {
 		}
 		return errs.New(errs.OutOfRange, "EVENTS_GAP", "too slow")
 	}})
-	s := w.open(t, t.Context(), chat+"/events")
+	s := w.open(t.Context(), t, chat+"/events")
 	s.next(t)
 	s.next(t)
 	if got, want := s.next(t), "event: gap\ndata: "+`{"type":"gap","lastSequence":"41"}`; got != want {
@@ -199,7 +207,7 @@ func TestHeartbeatAndFlush(t *testing.T) {
 		<-s.Context().Done()
 		return nil
 	}}, func(c *gateway.Config) { c.Heartbeat = 20 * time.Millisecond })
-	s := w.open(t, t.Context(), chat+"/events")
+	s := w.open(t.Context(), t, chat+"/events")
 	for _, want := range []string{": attached", ": heartbeat", ": heartbeat"} {
 		if got := s.next(t); got != want {
 			t.Errorf("got %q, want %q", got, want)
@@ -224,7 +232,7 @@ func TestClientThatGoesEndsTheUpstream(t *testing.T) {
 		return nil
 	}})
 	ctx, cancel := context.WithCancel(t.Context())
-	s := w.open(t, ctx, chat+"/events")
+	s := w.open(ctx, t, chat+"/events")
 	s.next(t)
 	cancel()
 	select {
@@ -279,7 +287,7 @@ func TestShutdownEndsStreamsAndWaits(t *testing.T) {
 			return nil, ctx.Err()
 		},
 	})
-	s := w.open(t, t.Context(), chat+"/events")
+	s := w.open(t.Context(), t, chat+"/events")
 	s.next(t)
 	result := make(chan answer, 1)
 	go func() { result <- w.call(t, "GET", chat+"/turns/t1?wait=60s", "") }()

@@ -164,9 +164,9 @@ func newFake(t *testing.T, name string, signer *rpc.Signer, ready func(context.C
 	done := make(chan error, 1)
 	go func() { done <- component.Run(ctx) }()
 	t.Cleanup(func() {
-		srv.Stop()
 		stop()
-		<-done
+		srv.Stop()
+		_ = <-done // an error if the test has stopped the server before
 	})
 	return fake{lis, srv}
 }

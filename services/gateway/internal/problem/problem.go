@@ -5,6 +5,7 @@ package problem
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"math"
 	"net/http"
 	"strconv"
@@ -55,7 +56,8 @@ type Problem struct {
 func Of(err error) Problem {
 	st := rpc.ToStatus(err)
 	p := Problem{Code: st.Code(), Message: st.Message(), Reason: rpc.ReasonInternal}
-	if e, ok := rpc.FromStatus(st.Err()).(*errs.Error); ok {
+	var e *errs.Error
+	if errors.As(rpc.FromStatus(st.Err()), &e) {
 		p.Reason, p.Metadata, p.RetryAfter = e.Reason(), e.Metadata(), e.RetryAfter()
 	}
 	// An error without a reason is none of ours: a fault of the deployment, not of the request.

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 
 	"humanwork.internal/pkg/errs"
 	ingressv1 "humanwork.internal/proto/gen/humanwork/ingress/v1"
@@ -65,10 +66,16 @@ func (s *Server) StreamEvents(r *ingressv1.StreamEventsRequest, stream grpc.Serv
 
 // replay sends the log above a sequence up to its present end, and returns the last one sent.
 func (s *Server) replay(ctx context.Context, c turn.Conversation, last int64, stream grpc.ServerStreamingServer[ingressv1.StreamEventsResponse]) (int64, error) {
-	for {
+	for attached := false; ; attached = true {
 		events, err := s.cfg.Store.Events(ctx, c, last, replayPage)
 		if err != nil {
 			return last, s.fromStore(err)
+		}
+		if !attached {
+			// Without it a reader of a quiet conversation could not tell that it is attached.
+			if err := stream.SendHeader(metadata.MD{}); err != nil {
+				return last, err
+			}
 		}
 		for i := range events {
 			if err := stream.Send(&ingressv1.StreamEventsResponse{Event: toEvent(&events[i])}); err != nil {

@@ -41,7 +41,8 @@ type IngressReadServiceClient interface {
 	// less those user rows that no accepted message or native client stands behind.
 	ListTranscript(ctx context.Context, in *ListTranscriptRequest, opts ...grpc.CallOption) (*ListTranscriptResponse, error)
 	// StreamEvents sends every durable event above after_sequence once and in order, then live
-	// ones, without a hole between. A reader too slow for its bounded queue gets one gap event
+	// ones, without a hole between. The header is sent once the reader is attached; errors before
+	// that end the stream without one. A reader too slow for its bounded queue gets one gap event
 	// that names the sequence to read from again, and the stream ends with OUT_OF_RANGE
 	// (EVENTS_GAP).
 	StreamEvents(ctx context.Context, in *StreamEventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[StreamEventsResponse], error)
@@ -120,7 +121,8 @@ type IngressReadServiceServer interface {
 	// less those user rows that no accepted message or native client stands behind.
 	ListTranscript(context.Context, *ListTranscriptRequest) (*ListTranscriptResponse, error)
 	// StreamEvents sends every durable event above after_sequence once and in order, then live
-	// ones, without a hole between. A reader too slow for its bounded queue gets one gap event
+	// ones, without a hole between. The header is sent once the reader is attached; errors before
+	// that end the stream without one. A reader too slow for its bounded queue gets one gap event
 	// that names the sequence to read from again, and the stream ends with OUT_OF_RANGE
 	// (EVENTS_GAP).
 	StreamEvents(*StreamEventsRequest, grpc.ServerStreamingServer[StreamEventsResponse]) error
