@@ -69,7 +69,7 @@ func Run(ctx context.Context, opt Options, started func(Address)) (err error) {
 		return err
 	}
 	defer lis.Close()
-	python, err := hermes.Ensure(ctx, hermes.Config{DataDir: opt.SharedDir, Progress: opt.Progress})
+	python, err := hermes.Ensure(ctx, hermes.Config{DataDir: opt.SharedDir, Venv: opt.HermesVenv, Progress: opt.Progress})
 	if err != nil {
 		return fmt.Errorf("set up Hermes: %w", err)
 	}

@@ -156,9 +156,10 @@ func awaitReady(ctx context.Context, g *gateway.Service) error {
 	}
 }
 
-// Setup installs Hermes below dir if it is not there, and returns its version.
-func Setup(ctx context.Context, dir string, progress func(string)) (string, error) {
-	installed, err := hermes.Ensure(ctx, hermes.Config{DataDir: dir, Progress: progress})
+// Setup installs Hermes below the data directory if it is not there, or checks the virtual
+// environment that was named, and returns its version.
+func Setup(ctx context.Context, s Settings, progress func(string)) (string, error) {
+	installed, err := hermes.Ensure(ctx, hermes.Config{DataDir: s.DataDir, Venv: s.HermesVenv, Progress: progress})
 	if err != nil {
 		return "", fmt.Errorf("set up Hermes: %w", err)
 	}
@@ -167,12 +168,12 @@ func Setup(ctx context.Context, dir string, progress func(string)) (string, erro
 
 // TestEnvironment sets up what tests need and calls run with the environment variables that name
 // it; all is stopped when run returns.
-func TestEnvironment(ctx context.Context, dir string, progress func(string), log *zap.Logger, run func(ctx context.Context, env []string) error) (err error) {
-	installed, err := hermes.Ensure(ctx, hermes.Config{DataDir: dir, Progress: progress})
+func TestEnvironment(ctx context.Context, s Settings, progress func(string), log *zap.Logger, run func(ctx context.Context, env []string) error) (err error) {
+	installed, err := hermes.Ensure(ctx, hermes.Config{DataDir: s.DataDir, Venv: s.HermesVenv, Progress: progress})
 	if err != nil {
 		return fmt.Errorf("set up Hermes: %w", err)
 	}
-	server, err := postgres.Start(ctx, postgres.Config{DataDir: filepath.Join(dir, "test-postgres"), Logger: log})
+	server, err := postgres.Start(ctx, postgres.Config{DataDir: filepath.Join(s.DataDir, "test-postgres"), Logger: log})
 	if err != nil {
 		return fmt.Errorf("start Postgres: %w", err)
 	}

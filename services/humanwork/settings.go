@@ -23,6 +23,7 @@ type Settings struct {
 	ModelName    string `yaml:"model_name"`
 	ModelAPIKey  string `yaml:"model_api_key"`
 	PostgresURL  string `yaml:"postgres_url"`
+	HermesVenv   string `yaml:"hermes_venv"`
 }
 
 // setting binds one field to its flag; the environment variable is HUMANWORK_ and the flag's name
@@ -40,6 +41,7 @@ var settings = []setting{
 	{"model-name", "HUMANWORK_MODEL_NAME", "", "`name` of the model to ask for", func(s *Settings) *string { return &s.ModelName }},
 	{"model-api-key", "HUMANWORK_MODEL_API_KEY", "", "`key` of the endpoint; prefer the environment, flags can be seen by other users", func(s *Settings) *string { return &s.ModelAPIKey }},
 	{"postgres-url", "HUMANWORK_POSTGRES_URL", "", "`URL` of an existing database instead of the embedded one", func(s *Settings) *string { return &s.PostgresURL }},
+	{"hermes-venv", "HUMANWORK_HERMES_VENV", "", "existing virtual environment, a `directory`, with Hermes instead of an own one; it is checked and never changed", func(s *Settings) *string { return &s.HermesVenv }},
 }
 
 // AddFlags declares the settings' flags and --config.
@@ -71,6 +73,7 @@ func LoadSettings(flags *pflag.FlagSet, lookupEnv func(string) (string, bool)) (
 	if out.DataDir != settings[0].fallback {
 		out.DataDir = config.Path(base, out.DataDir)
 	}
+	out.HermesVenv = config.Path(base, out.HermesVenv)
 	for _, s := range settings {
 		if v, ok := lookupEnv(s.env); ok && v != "" {
 			*s.field(&out) = v

@@ -49,7 +49,7 @@ func setupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			version, err := humanwork.Setup(cmd.Context(), s.DataDir, progress)
+			version, err := humanwork.Setup(cmd.Context(), s, progress)
 			if err != nil {
 				return err
 			}

@@ -28,7 +28,7 @@ in the data directory when missing. The exit status is the command's.`,
 				return err
 			}
 			var status *exec.ExitError
-			err = humanwork.TestEnvironment(cmd.Context(), s.DataDir, progress, app.NewLogger("testenv"), func(ctx context.Context, env []string) error {
+			err = humanwork.TestEnvironment(cmd.Context(), s, progress, app.NewLogger("testenv"), func(ctx context.Context, env []string) error {
 				c := exec.CommandContext(ctx, args[0], args[1:]...)
 				c.Stdin, c.Stdout, c.Stderr = os.Stdin, os.Stdout, os.Stderr
 				c.Env = append(os.Environ(), env...)
