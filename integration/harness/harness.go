@@ -60,7 +60,8 @@ type Options struct {
 	Venv string
 	// Model is the scripted model's set-up.
 	Model scriptedmodel.Config
-	// ContextLength is written into Hermes's configuration, in tokens; 0: Hermes asks the model.
+	// ContextLength is written into Hermes's configuration, in tokens; 0 means 200000, because Hermes
+	// would ask a host on the Internet for it.
 	ContextLength int64
 	// Configure may change a service's configuration before it is written.
 	Configure func(service string, file map[string]any)
@@ -95,6 +96,9 @@ type System struct {
 func Start(t T, opts Options) *System {
 	t.Helper()
 	opts.Replicas = max(opts.Replicas, 1)
+	if opts.ContextLength == 0 {
+		opts.ContextLength = 200_000
+	}
 	if opts.Venv == "" {
 		opts.Venv = os.Getenv(HermesVariable)
 	}
