@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# One conversation by hand. Needs curl 7.82, HUMANWORK_URL and HUMANWORK_TOKEN.
+set -euo pipefail
+
+call() { curl --silent --show-error --fail-with-body --header "Authorization: Bearer $HUMANWORK_TOKEN" "$@"; }
+conversations=$HUMANWORK_URL/v1/organizations/acme/conversations
+
+# An organization and a conversation; both calls can be repeated.
+call --json '{"organizationId": "acme"}' "$HUMANWORK_URL/v1/organizations"
+call --json '{"conversationId": "c1", "persona": "You are brief."}' "$conversations"
+
+# A turn. Sending it again with the same key answers the same turn.
+accepted=$(call --header 'Idempotency-Key: first-1' \
+  --json '{"messages": [{"blocks": [{"type": "text", "text": "Hello"}]}]}' "$conversations/c1/turns")
+echo "$accepted"
+turn=$(sed 's/.*"turnId":"\([^"]*\)".*/\1/' <<<"$accepted")
+
+# Wait for its end, then read the transcript.
+call "$conversations/c1/turns/$turn?wait=120s"
+call "$conversations/c1/transcript?pageSize=100"
+
+# Everything that happened so far, then five seconds of what happens next.
+call --no-buffer --max-time 5 "$conversations/c1/events?after=0" || [ $? -eq 28 ]
+
+# A turn that is no longer wanted.
+call --request POST "$conversations/c1/turns/$turn:cancel"
