@@ -57,7 +57,9 @@ func Wait(ctx context.Context, path string) (*Lock, error) {
 	case <-ctx.Done():
 		// A blocked flock can't be called off: whoever frees the lock ends the call, and it is given back at once.
 		go func() {
-			_ = <-taken
+			if err := <-taken; err == nil {
+				_ = flock(file, unix.LOCK_UN)
+			}
 			file.Close()
 		}()
 		return nil, fmt.Errorf("lock %s: %w", path, context.Cause(ctx))

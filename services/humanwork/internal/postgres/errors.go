@@ -116,7 +116,11 @@ var errPortTaken = errors.New("port is taken")
 
 // fileError gives an error of the file system the type that names its fix.
 func fileError(dir string, err error) error {
+	var programs *ErrNoBinaries
+	var namespaces *ErrNamespaces
 	switch {
+	case errors.As(err, &programs), errors.As(err, &namespaces):
+		return err // what was refused there is not the data directory
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return &ErrDiskFull{Dir: dir}
 	case errors.Is(err, syscall.EROFS), errors.Is(err, fs.ErrPermission):

@@ -173,6 +173,7 @@ func TestStartStopRestart(t *testing.T) {
 	server := start(t, dir)
 	t.Logf("first start: %v", time.Since(begun))
 
+	wantUnprivileged(t, server)
 	settings := exec1(t, server.URL(), `select name, setting from pg_settings where name in
 		('server_encoding', 'fsync', 'listen_addresses', 'unix_socket_directories', 'log_min_messages', 'data_checksums') order by 1`)
 	want := "data_checksumson\nfsyncon\nlisten_addresses127.0.0.1\nlog_min_messageswarning\nserver_encodingUTF8\nunix_socket_directories"
@@ -215,8 +216,8 @@ func TestStartStopRestart(t *testing.T) {
 	}
 }
 
-func TestNeverRoot(t *testing.T) {
-	server := start(t, madeDir(t))
+func wantUnprivileged(t *testing.T, server *Server) {
+	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", server.process.cmd.Process.Pid))
 	if err != nil {
 		t.Fatal(err)
