@@ -54,8 +54,9 @@ type Store interface {
 	// Above returns the session's rows above the watermark. It returns the whole history if a
 	// rewrite touched the session at or after the watermark.
 	Above(ctx context.Context, org, session string, watermark int64) (Snapshot, error)
-	// Window returns up to limit rows of the session after an id, with enough rows on both sides to
-	// judge them, or the whole history if the session was ever rewritten.
+	// Window returns the session's next limit rows after an id (rows of tools count, though they
+	// are left out) with enough rows on both sides to judge them, or the whole history if the
+	// session was ever rewritten. With limit 0 it returns the row of that id and those before it.
 	Window(ctx context.Context, org, session string, after int64, limit int) (Snapshot, error)
 	// Close releases every file. Calls in flight end first.
 	Close() error

@@ -43,11 +43,6 @@ type entry struct {
 	doubtful bool  // a user row that Hermes may have written to itself
 }
 
-// cutOff reports whether the row is an assistant's text that was cut off.
-func (e *entry) cutOff() bool {
-	return e.row.Role == RoleAssistant && !e.row.callsTools() && e.row.FinishReason == finishLength
-}
-
 func (e *entry) message(id int64) Message {
 	rows := append(slices.Clone(e.parts), e.row)
 	text := ""
@@ -220,14 +215,14 @@ func (h *History) joinParts() {
 		}
 		switch {
 		case e.row.Role == RoleUser:
-			if previous != nil && previous.cutOff() {
+			if previous != nil && previous.row.cutOff() {
 				e.doubtful = true
 			} else {
 				parts = nil
 			}
 		case e.row.callsTools() || (next != nil && next.row.Role == RoleAssistant):
 			// The run goes on.
-		case e.cutOff() && next != nil && len(parts) < maxLengthRows-1:
+		case e.row.cutOff() && next != nil && len(parts) < maxLengthRows-1:
 			parts = append(parts, e)
 		default:
 			for _, part := range parts {
@@ -237,6 +232,19 @@ func (h *History) joinParts() {
 			parts = nil
 		}
 	}
+}
+
+// HoldsBeginning reports whether the rows, the last ones of a session up to some row, reach back to
+// where that row's reply begins: to a user row that is certain to have been sent by someone.
+func HoldsBeginning(rows []Row) bool {
+	rows = slices.Clone(rows)
+	slices.SortFunc(rows, func(a, b Row) int { return cmp.Compare(a.ID, b.ID) })
+	for i := 1; i < len(rows); i++ {
+		if rows[i].Role == RoleUser && !rows[i-1].cutOff() {
+			return true
+		}
+	}
+	return false
 }
 
 // List returns the transcript, oldest first. A session's older messages never change place: a page

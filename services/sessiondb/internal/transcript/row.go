@@ -61,6 +61,11 @@ func (r Row) callsTools() bool {
 	return s != "" && s != "[]" && s != "null"
 }
 
+// cutOff reports whether the row is an assistant's text that was cut off.
+func (r Row) cutOff() bool {
+	return r.Role == RoleAssistant && !r.callsTools() && r.FinishReason == finishLength
+}
+
 // shownText is what a client sees: content, or api_content where both differ in outer white space
 // only. Hermes strips the first and keeps what it was sent in the second; where they differ
 // otherwise api_content carries attached files and injected context.

@@ -10,9 +10,13 @@ import (
 	"humanwork.internal/services/sessiondb/internal/transcript"
 )
 
-// around is how many rows on each side of a window are read to judge its rows: more than a reply
-// cut off as often as Hermes bears it, twice over.
-const around = 32
+// around is how many rows on each side of a window are read to judge its rows. A reply that was cut
+// off begins at most seven user and assistant rows before its last one, and a run of tool calls
+// lies between at worst; one with more than about a hundred of them is shown in its parts.
+const around = 128
+
+// near is how many rows back the beginning of most replies is found.
+const near = 6
 
 // rowColumns are a transcript.Row's, of messages; %s is its deletion mark.
 const rowColumns = `id, CAST(role AS BLOB), CAST(content AS BLOB), CAST(api_content AS BLOB), CAST(tool_calls AS BLOB),
@@ -28,12 +32,15 @@ const (
 
 	selectDeleted = `SELECT ` + rowColumns + `, humanwork_boundary FROM ` + deletedTable + ` WHERE session_id = ? AND ` + shown
 
-	// The inner queries sort ids, not rows.
+	// The inner queries walk the index of schema.go and read no row.
 	selectAfter = `SELECT ` + rowColumns + `, 0 FROM messages WHERE id IN
-		(SELECT id FROM messages WHERE session_id = ? AND id > ? AND ` + shown + ` ORDER BY id LIMIT ?) ORDER BY id`
+		(SELECT id FROM messages WHERE session_id = ? AND id > ? ORDER BY id LIMIT ?) AND ` + shown
 
 	selectUpTo = `SELECT ` + rowColumns + `, 0 FROM messages WHERE id IN
-		(SELECT id FROM messages WHERE session_id = ? AND id <= ? AND ` + shown + ` ORDER BY id DESC LIMIT ?)`
+		(SELECT id FROM messages WHERE session_id = ? AND id <= ? ORDER BY id DESC LIMIT ?) AND ` + shown
+
+	// selectEnd gives two rows if the session goes on behind a window.
+	selectEnd = `SELECT id FROM messages WHERE session_id = ? AND id > ? ORDER BY id LIMIT 2 OFFSET ?`
 
 	selectRewrites = `SELECT boundary, COALESCE(batch_end, 0) FROM ` + rewritesTable + ` WHERE session_id = ?`
 
@@ -138,15 +145,52 @@ func (s *Store) Window(ctx context.Context, org, session string, after int64, li
 		if rewritten {
 			return readWhole(ctx, c, session, &snap)
 		}
-		if err := readRows(ctx, c, session, &snap, selectAfter, session, after, limit+around); err != nil {
+		if limit == 0 {
+			return readBack(ctx, c, session, after, &snap)
+		}
+		if err := readRows(ctx, c, session, &snap, selectUpTo, session, after, around); err != nil {
 			return err
 		}
-		if limit > 0 && len(snap.Rows) == limit+around {
-			snap.UpTo = snap.Rows[limit-1].ID
+		if snap.UpTo, err = windowEnd(ctx, c, session, after, limit); err != nil {
+			return err
 		}
-		return readRows(ctx, c, session, &snap, selectUpTo, session, after, around)
+		return readRows(ctx, c, session, &snap, selectAfter, session, after, limit+around)
 	})
 	return snap, err
+}
+
+// readBack reads a row and those before it, few at first: nearly every reply was not cut off.
+func readBack(ctx context.Context, c *sql.Conn, session string, id int64, snap *store.Snapshot) error {
+	for _, rows := range []int{near, around} {
+		snap.Rows = nil
+		if err := readRows(ctx, c, session, snap, selectUpTo, session, id, rows); err != nil {
+			return err
+		}
+		if transcript.HoldsBeginning(snap.Rows) {
+			break
+		}
+	}
+	return nil
+}
+
+// windowEnd returns the id of the limit-th row after an id, or 0 if none follows that one.
+func windowEnd(ctx context.Context, c *sql.Conn, session string, after int64, limit int) (int64, error) {
+	var ids []int64
+	err := each(ctx, c, selectEnd, func(rows *sql.Rows) error {
+		var id int64
+		if err := rows.Scan(&id); err != nil {
+			return err
+		}
+		ids = append(ids, id)
+		return nil
+	}, session, after, limit-1)
+	if err != nil {
+		return 0, fmt.Errorf("find the window's end: %w", err)
+	}
+	if len(ids) < 2 {
+		return 0, nil
+	}
+	return ids[0], nil
 }
 
 // begin reads what every snapshot needs. In a read transaction the first statement fixes what the

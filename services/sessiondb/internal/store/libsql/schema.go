@@ -25,6 +25,10 @@ const (
 	deletedTable  = "humanwork_deleted_messages"
 	rewritesTable = "humanwork_rewrites"
 
+	// sessionIndex lists each session's ids in order; Hermes's own indexes order by time, so that a
+	// page or a reply would cost a walk over the whole session.
+	sessionIndex = "humanwork_messages_session"
+
 	keepTrigger    = "humanwork_keep_deleted"
 	archiveTrigger = "humanwork_note_archived"
 	batchTrigger   = "humanwork_note_batch"
@@ -33,6 +37,8 @@ const (
 const createRewrites = `CREATE TABLE IF NOT EXISTS ` + rewritesTable + `(
   session_id TEXT NOT NULL, boundary INTEGER NOT NULL, batch_end INTEGER,
   PRIMARY KEY(session_id, boundary)) WITHOUT ROWID`
+
+const createIndex = `CREATE INDEX IF NOT EXISTS ` + sessionIndex + ` ON messages(session_id)`
 
 const lastID = `(SELECT seq FROM sqlite_sequence WHERE name='messages')`
 
@@ -77,7 +83,8 @@ var beforeMessages = []string{"schema_version", "sessions"}
 type schema struct {
 	tables   []string
 	columns  map[string][]string // of messages, sessions and the table of deleted rows
-	triggers map[string]string   // name to text, of ours
+	triggers map[string]string   // name to text
+	indexed  bool                // sessionIndex stands
 }
 
 // prepare checks through a read-only handle that the file is Hermes's and makes our record keepers
@@ -114,7 +121,7 @@ func prepare(path string, c *sql.Conn) (bool, error) {
 }
 
 func (s schema) complete() bool {
-	return slices.Contains(s.tables, rewritesTable) &&
+	return slices.Contains(s.tables, rewritesTable) && s.indexed &&
 		len(missing(s.columns["messages"], s.columns[deletedTable])) == 0 &&
 		s.triggers[keepTrigger] == createKeep(s.columns["messages"]) &&
 		s.triggers[archiveTrigger] == createArchive &&
@@ -134,15 +141,18 @@ func missing(want, have []string) []string {
 func readSchema(ctx context.Context, c *sql.Conn) (schema, error) {
 	s := schema{columns: map[string][]string{}, triggers: map[string]string{}}
 	err := each(ctx, c, `SELECT CAST(type AS BLOB), CAST(name AS BLOB), CAST(COALESCE(sql, '') AS BLOB)
-		FROM sqlite_master WHERE type IN ('table', 'trigger') AND name NOT LIKE 'sqlite%'`, func(rows *sql.Rows) error {
+		FROM sqlite_master WHERE type IN ('table', 'trigger', 'index') AND name NOT LIKE 'sqlite%'`, func(rows *sql.Rows) error {
 		var kind, name, text []byte
 		if err := rows.Scan(&kind, &name, &text); err != nil {
 			return err
 		}
-		if string(kind) == "table" {
+		switch string(kind) {
+		case "table":
 			s.tables = append(s.tables, string(name))
-		} else {
+		case "trigger":
 			s.triggers[string(name)] = string(text)
+		case "index":
+			s.indexed = s.indexed || string(name) == sessionIndex
 		}
 		return nil
 	})
@@ -209,7 +219,7 @@ func installIn(ctx context.Context, c *sql.Conn) error {
 	if err != nil || s.complete() {
 		return err
 	}
-	statements := []string{createRewrites}
+	statements := []string{createRewrites, createIndex}
 	if len(s.columns[deletedTable]) == 0 {
 		// No column has a type: values are kept in the storage class they had.
 		columns := make([]string, 0, len(s.columns["messages"]))
