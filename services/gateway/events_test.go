@@ -48,7 +48,7 @@ func (w *world) open(ctx context.Context, t *testing.T, path string, changes ...
 func (w *world) openWith(t *testing.T, client *http.Client, path string, changes ...request) *sse {
 	t.Helper()
 	// A stream that stands still must fail its test and not the whole run.
-	bounded, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	bounded, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	t.Cleanup(cancel)
 	req, err := http.NewRequestWithContext(bounded, http.MethodGet, w.url+path, nil)
 	if err != nil {
@@ -194,14 +194,9 @@ func TestGapIsToldAndEndsTheStream(t *testing.T) {
 	}
 }
 
-func TestHeartbeatAndFlush(t *testing.T) {
-	send := make(chan struct{})
+func TestHeartbeat(t *testing.T) {
 	w := start(t, &fakes{stream: func(_ *ingressv1.StreamEventsRequest, s eventStream) error {
 		if err := attached(s); err != nil {
-			return err
-		}
-		<-send
-		if err := s.Send(event(1, "turn.accepted")); err != nil {
 			return err
 		}
 		<-s.Context().Done()
@@ -213,11 +208,43 @@ func TestHeartbeatAndFlush(t *testing.T) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	close(send)
-	for got := s.next(t); !strings.HasPrefix(got, "id: 1\n"); got = s.next(t) {
-		if got != ": heartbeat" {
-			t.Fatalf("got %q, want heartbeats, then the event", got)
+}
+
+// TestEachEventIsFlushed sends the next event only when the one before was read, with no heartbeat
+// that would fill a buffer.
+func TestEachEventIsFlushed(t *testing.T) {
+	send := make(chan int64)
+	w := start(t, &fakes{stream: func(_ *ingressv1.StreamEventsRequest, s eventStream) error {
+		if err := attached(s); err != nil {
+			return err
 		}
+		for {
+			select {
+			case seq, more := <-send:
+				if !more {
+					return nil
+				}
+				if err := s.Send(event(seq, "turn.accepted")); err != nil {
+					return err
+				}
+			case <-s.Context().Done():
+				return nil
+			}
+		}
+	}}, func(c *gateway.Config) { c.Heartbeat = time.Hour })
+	s := w.open(t.Context(), t, chat+"/events")
+	if got := s.next(t); got != ": attached" {
+		t.Errorf("got %q, want the stream to begin at once", got)
+	}
+	for seq := int64(1); seq <= 3; seq++ {
+		send <- seq
+		if got := s.next(t); !strings.HasPrefix(got, fmt.Sprintf("id: %d\n", seq)) {
+			t.Errorf("got %q, want event %d", got, seq)
+		}
+	}
+	close(send)
+	if got := s.next(t); got != "EOF" {
+		t.Errorf("got %q, want the end", got)
 	}
 }
 

@@ -166,7 +166,9 @@ func newFake(t *testing.T, name string, signer *rpc.Signer, ready func(context.C
 	t.Cleanup(func() {
 		stop()
 		srv.Stop()
-		_ = <-done // an error if the test has stopped the server before
+		if err := <-done; err != nil {
+			t.Logf("the test has stopped %s before: %v", name, err)
+		}
 	})
 	return fake{lis, srv}
 }

@@ -3,7 +3,6 @@ package strictjson
 import (
 	"bytes"
 	"fmt"
-	"strings"
 
 	"humanwork.internal/pkg/errs"
 )
@@ -166,35 +165,40 @@ func (s *scanner) object(at *place, depth int) error {
 // names remembers the names of one object: a list while they are few, which nearly all objects
 // are, then a set, so that a hostile object costs no quadratic time.
 type names struct {
-	list []string
-	set  map[string]struct{}
+	list  [fewNames][]byte
+	count int
+	set   map[string]struct{}
 }
 
 const fewNames = 16
 
 // add reports whether the name, given raw with its quotes, was there before.
 func (n *names) add(raw []byte) bool {
-	name := string(raw[1 : len(raw)-1])
-	if strings.IndexByte(name, '\\') >= 0 {
-		name = Value{Raw: raw}.Text()
+	name := raw[1 : len(raw)-1]
+	if bytes.IndexByte(name, '\\') >= 0 {
+		name = []byte(Value{Raw: raw}.Text())
 	}
-	if n.set == nil {
-		for _, old := range n.list {
-			if old == name {
-				return true
-			}
+	if n.set != nil {
+		_, ok := n.set[string(name)]
+		n.set[string(name)] = struct{}{}
+		return ok
+	}
+	for _, old := range n.list[:n.count] {
+		if bytes.Equal(old, name) {
+			return true
 		}
-		if n.list = append(n.list, name); len(n.list) > fewNames {
-			n.set = make(map[string]struct{}, 2*fewNames)
-			for _, old := range n.list {
-				n.set[old] = struct{}{}
-			}
-		}
+	}
+	if n.count < fewNames {
+		n.list[n.count] = name
+		n.count++
 		return false
 	}
-	_, ok := n.set[name]
-	n.set[name] = struct{}{}
-	return ok
+	n.set = make(map[string]struct{}, 2*fewNames)
+	for _, old := range n.list {
+		n.set[string(old)] = struct{}{}
+	}
+	n.set[string(name)] = struct{}{}
+	return false
 }
 
 func (s *scanner) text(at *place) error {
