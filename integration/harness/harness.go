@@ -114,9 +114,9 @@ func Start(t T, opts Options) *System {
 		t.Fatalf("make the system's directory: %v", err)
 	}
 	s := &System{Dir: dir, t: t, opts: opts, bin: bin, ports: map[string]int{}, all: map[string]*Process{}}
-	t.Cleanup(s.cleanup)
 	s.Database = openDatabase(t)
 	s.startModel()
+	t.Cleanup(s.cleanup) // before the model's and the database's own
 	s.order = []string{AgentFS, SessionDB, Supervisor, Routing}
 	for i := range opts.Replicas {
 		s.order = append(s.order, Ingress(i))
@@ -283,7 +283,7 @@ func (s *System) cleanup() {
 	}
 	for _, name := range s.order {
 		if p := s.all[name]; p != nil {
-			s.t.Logf("last lines of %s (all in %s):\n%s", name, p.Log(), p.Tail(25))
+			s.t.Logf("last lines of %s (all in %s):\n%s", name, p.Log(), p.Tail(12))
 		}
 	}
 }

@@ -1,0 +1,24 @@
+package checks
+
+import (
+	"os"
+	"testing"
+
+	"humanwork.internal/integration/harness"
+)
+
+func run(t *testing.T, check Check) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("runs the whole system")
+	}
+	if os.Getenv(harness.HermesVariable) == "" {
+		t.Skipf("%s is not set: run with make test", harness.HermesVariable)
+	}
+	if figures := check(t); figures != "" {
+		t.Log(figures)
+	}
+}
+
+func TestMessageBoundary(t *testing.T) { run(t, E1) }
+func TestToolSchemas(t *testing.T)     { run(t, E6) }
