@@ -22,3 +22,6 @@ func run(t *testing.T, check Check) {
 
 func TestMessageBoundary(t *testing.T) { run(t, E1) }
 func TestToolSchemas(t *testing.T)     { run(t, E6) }
+func TestQueue(t *testing.T)           { run(t, Queue) }
+func TestOutcomes(t *testing.T)        { run(t, Outcomes) }
+func TestKillStorm(t *testing.T)       { run(t, Storm) }
