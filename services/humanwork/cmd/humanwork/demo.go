@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"go.uber.org/zap"
 
 	"humanwork.internal/pkg/app"
 	"humanwork.internal/services/humanwork"
@@ -36,7 +37,8 @@ state in the directory "demo" of the data directory, so it runs beside "humanwor
 			ctx, stop := context.WithCancel(cmd.Context())
 			defer stop()
 			result := errors.New("the instance stopped before the demo ended")
-			opt := humanwork.Options{Settings: s, SharedDir: shared, Progress: progress, Logger: app.NewLogger("humanwork")}
+			opt := humanwork.Options{Settings: s, SharedDir: shared, Progress: progress,
+				Logger: app.NewLogger("humanwork").WithOptions(zap.IncreaseLevel(zap.WarnLevel))} // the output is the demo
 			err = humanwork.Run(ctx, opt, func(a humanwork.Address) {
 				result = demo(ctx, client{a}, cmd.OutOrStdout())
 				stop()
