@@ -58,7 +58,7 @@ type Keeper struct {
 	watched   map[int32]struct{}
 	endHold   context.CancelFunc // ends the present session; nil: none
 	endListen context.CancelFunc
-	changed   wake.Signal          // me changed
+	changed   wake.Signal // me changed
 }
 
 // New makes a keeper; Run starts it.

@@ -16,27 +16,32 @@ import (
 func (q *Queue) drive(c turn.Conversation, l *lane) {
 	for {
 		q.mu.Lock()
-		run := l.adopted
-		l.adopted = nil
+		run, prompt := l.adopted, false
+		if run == nil {
+			run, prompt = l.claimed, true
+			l.claimed = nil
+		} else {
+			l.adopted = nil
+		}
 		if run == nil && !l.again || q.ctx.Err() != nil {
 			delete(q.lanes, c)
 			q.mu.Unlock()
 			return
 		}
-		l.again = false
+		l.again = l.again && run != nil // one claim answers all that was asked so far
+		if run != nil {
+			q.begins(l, *run)
+		}
 		q.mu.Unlock()
-		prompt := run == nil
-		if prompt {
-			if run = q.claim(c); run == nil {
+		if run == nil {
+			if run = q.claim(c, l); run == nil {
 				continue
 			}
+			q.mu.Lock()
+			q.begins(l, *run)
+			q.mu.Unlock()
 		}
-		q.mu.Lock()
-		accepted := l.accepted[run.TurnID]
-		delete(l.accepted, run.TurnID)
-		l.running, l.attempt = run.TurnID, run.Attempt
-		q.mu.Unlock()
-		more := q.settle(*run, prompt, accepted)
+		more := q.settle(*run, prompt, l)
 		q.mu.Lock()
 		l.running, l.attempt = "", 0
 		l.again = l.again || more
@@ -44,9 +49,16 @@ func (q *Queue) drive(c turn.Conversation, l *lane) {
 	}
 }
 
+// begins notes what the lane runs, so that it is not adopted a second time. The caller holds mu.
+func (q *Queue) begins(l *lane, r turn.Run) {
+	l.running, l.attempt = r.TurnID, r.Attempt
+	l.began = l.accepted[r.TurnID]
+	delete(l.accepted, r.TurnID)
+}
+
 // claim returns the conversation's next turn, RUNNING, or nil if there is none for this instance.
 // Until the place's services can be reached the turn stays accepted and nothing is locked.
-func (q *Queue) claim(c turn.Conversation) *turn.Run {
+func (q *Queue) claim(c turn.Conversation, l *lane) *turn.Run {
 	var pause wake.Backoff
 	for q.ctx.Err() == nil {
 		p, err := q.cfg.Directory.Locate(q.ctx, c)
@@ -83,16 +95,39 @@ func (q *Queue) claim(c turn.Conversation) *turn.Run {
 			q.cfg.Directory.Forget(c)
 			_ = pause.Pause(q.ctx)
 		case errors.Is(err, store.ErrNothingToClaim):
-			return nil
+			return q.lost(c, l, instance)
 		case errors.Is(err, store.ErrNotOwner):
 			q.fault("claim turn", c, "", err)
 			q.cfg.Disowned()
 			q.await(moved)
 		default:
 			q.fault("claim turn", c, "", err)
+			q.Doubt(c)
 			q.cfg.Suspect()
 			q.await(moved)
 		}
+	}
+	return nil
+}
+
+// lost returns the conversation's running turn if it is this instance's and no lane knows of it:
+// its claim was committed, but the answer did not arrive, so that it was not prompted.
+func (q *Queue) lost(c turn.Conversation, l *lane, instance int32) *turn.Run {
+	q.mu.Lock()
+	doubtful := l.doubtful && l.adopted == nil && l.claimed == nil
+	l.doubtful = false
+	q.mu.Unlock()
+	if !doubtful {
+		return nil
+	}
+	r, err := q.cfg.Store.Running(q.ctx, c)
+	switch {
+	case err == nil && r.Owner == instance:
+		return &r
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		q.fault("read running turn", c, "", err)
+		q.Doubt(c) // the lane comes back here
+		q.cfg.Suspect()
 	}
 	return nil
 }
@@ -119,7 +154,7 @@ func (q *Queue) fault(action string, c turn.Conversation, turnID string, err err
 // settle takes a running turn to its end: prompt once, or attach; read the rows; decide; commit;
 // acknowledge. It reports whether another turn of the conversation may be claimed. If the context
 // ends first the turn stays RUNNING, for whoever takes it over.
-func (q *Queue) settle(r turn.Run, prompt bool, accepted time.Time) (more bool) {
+func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more bool) {
 	if r.Blocks == nil && !q.load(&r) {
 		return false
 	}
@@ -131,8 +166,8 @@ func (q *Queue) settle(r turn.Run, prompt bool, accepted time.Time) (more bool) 
 	}
 	answered := time.Now()
 	timings.ColdAdmission, timings.FirstModelRequest, timings.ModelToolLoop = millis(res.ColdAdmission), millis(res.FirstModelRequest), millis(res.ModelToolLoop)
-	if prompt && !accepted.IsZero() && res.Attach > 0 {
-		timings.AcceptToAttach = millis(prompted.Sub(accepted) + res.Attach)
+	if prompt && !l.began.IsZero() && res.Attach > 0 {
+		timings.AcceptToAttach = millis(prompted.Sub(l.began) + res.Attach)
 	}
 	text, shape, others := shapeOf(r.Blocks)
 	rows, damaged, ok := q.rows(r, p, text, others)
@@ -152,7 +187,7 @@ func (q *Queue) settle(r turn.Run, prompt bool, accepted time.Time) (more bool) 
 	timings.PersistDeliver = millis(time.Since(answered))
 	more, ok = q.end(store.Ending{Run: r, Decision: d, Rows: rows, Timings: timings})
 	if ok && !d.EndChild {
-		q.acknowledge(r, p, false)
+		q.aside(func() { q.acknowledge(r, p, false) })
 	}
 	return more
 }
@@ -258,16 +293,20 @@ func (q *Queue) resendCancel(p Place, r turn.Run) {
 }
 
 func (q *Queue) announce(r turn.Run) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed {
-		return
-	}
-	q.work.Go(func() {
+	q.aside(func() {
 		if err := q.cfg.Store.Announce(q.ctx, r.Conversation, r.TurnID); err != nil {
 			q.fault("announce turn", r.Conversation, r.TurnID, err)
 		}
 	})
+}
+
+// aside does what nothing waits for.
+func (q *Queue) aside(f func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.closed {
+		q.work.Go(f)
+	}
 }
 
 // rows reads what the turn left, however long that takes: only rows decide.

@@ -39,6 +39,8 @@ type Result struct {
 
 // Agent is a cell's supervisor. Its calls wait until the supervisor can be reached.
 type Agent interface {
+	// Reachable reports whether connections to the place's services exist now.
+	Reachable(p Place) bool
 	// Reached returns once connections to the place's services exist.
 	Reached(ctx context.Context, p Place) error
 	// Prompt starts the attempt and follows it to its result.
@@ -121,8 +123,11 @@ type Queue struct {
 type lane struct {
 	again    bool                 // claim once more before leaving
 	adopted  *turn.Run            // taken over, to be settled
+	claimed  *turn.Run            // claimed with its acceptance, to be prompted
+	doubtful bool                 // a claim's answer was lost: a turn may be RUNNING unknown to its lane
 	running  string               // id of the turn that runs
 	attempt  int32                // of running
+	began    time.Time            // when this process accepted running; zero: it did not. The lane's own
 	accepted map[string]time.Time // when this process accepted turns that wait
 }
 
@@ -139,20 +144,54 @@ func (q *Queue) Wait() {
 	q.work.Wait()
 }
 
+// directDeadline bounds how long an acceptance may wait for the watermark of a claim in the same
+// commit; after it the turn is accepted and claimed later.
+const directDeadline = 250 * time.Millisecond
+
+// Direct returns how to claim a turn of the conversation with its acceptance, nil if the
+// conversation is busy here, this process owns nothing, or the place is not connected.
+func (q *Queue) Direct(c turn.Conversation, p Place) *store.Direct {
+	if !q.cfg.Agent.Reachable(p) {
+		return nil
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if l := q.lanes[c]; q.instance == 0 || q.closed || l != nil && l.running != "" {
+		return nil
+	}
+	return &store.Direct{Instance: q.instance, Place: func(ctx context.Context) (store.Placed, error) {
+		ctx, cancel := context.WithTimeout(ctx, min(directDeadline, q.cfg.ClaimDeadline))
+		defer cancel()
+		w, err := q.cfg.Sessions.Watermark(ctx, p, c)
+		return store.Placed{SessionID: p.SessionID, Epoch: p.Epoch, Watermark: w}, err
+	}}
+}
+
 // Accepted tells the queue of a turn this process has just accepted.
 func (q *Queue) Accepted(a store.Acceptance) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.lanes[a.Turn.Conversation]
+	c := a.Turn.Conversation
 	// If a turn runs elsewhere, whoever ends it claims next.
-	if l == nil && !a.Claimable {
+	if q.lanes[c] == nil && !a.Claimable {
 		return
 	}
-	l = q.lane(a.Turn.Conversation)
+	l := q.lane(c)
 	if l.accepted == nil {
 		l.accepted = make(map[string]time.Time)
 	}
 	l.accepted[a.Turn.ID] = time.Now()
+	if a.Claimed != nil {
+		l.claimed = &a.Claimed.Run
+	}
+}
+
+// Doubt makes the queue look whether a turn of the conversation is RUNNING, or waits, without
+// anybody knowing: the store's answer to a claim or an acceptance was lost.
+func (q *Queue) Doubt(c turn.Conversation) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lane(c).doubtful = true
 }
 
 // Kick claims the conversation's next turn if it can be claimed.

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"strconv"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 // Directory knows which conversations exist and where they live.
 type Directory interface {
 	Exists(ctx context.Context, c turn.Conversation) error
+	Known(c turn.Conversation) (queue.Place, bool)
 	Lookup(ctx context.Context, c turn.Conversation) (queue.Place, error)
 	Forget(c turn.Conversation)
 }
@@ -37,7 +39,7 @@ type Sessions interface {
 // Store is what the server reads and writes itself.
 type Store interface {
 	store.Reads
-	Accept(ctx context.Context, s store.Submission) (store.Acceptance, error)
+	Accept(ctx context.Context, s store.Submission, direct *store.Direct) (store.Acceptance, error)
 	Cancel(ctx context.Context, c turn.Conversation, turnID string) (store.CancelOutcome, error)
 }
 
@@ -116,19 +118,47 @@ func (s *Server) SubmitTurn(ctx context.Context, r *ingressv1.SubmitTurnRequest)
 		}
 		sub.Messages[i] = m
 	}
-	a, err := s.cfg.Store.Accept(ctx, sub)
+	a, err := s.accept(ctx, sub)
 	if err != nil {
 		return nil, s.fromStore(err)
-	}
-	if !a.Replayed {
-		s.cfg.Queue.Accepted(a)
-		s.cfg.Hub.Publish(c, turn.Event{Sequence: a.Sequence, Type: turn.EventAccepted, TurnID: id, Created: a.Turn.Created})
 	}
 	t, err := s.full(ctx, a.Turn)
 	if err != nil {
 		return nil, err
 	}
 	return &ingressv1.SubmitTurnResponse{Turn: t, Replayed: a.Replayed}, nil
+}
+
+// commitDeadline bounds a change that must not be abandoned because its caller gave up.
+const commitDeadline = 20 * time.Second
+
+// accept stores the turn and hands it on.
+func (s *Server) accept(ctx context.Context, sub store.Submission) (store.Acceptance, error) {
+	// A caller that gives up must not leave a turn that is accepted, or claimed, and known to nobody.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitDeadline)
+	defer cancel()
+	c := sub.Conversation
+	var direct *store.Direct
+	if p, ok := s.cfg.Directory.Known(c); ok {
+		direct = s.cfg.Queue.Direct(c, p)
+	}
+	a, err := s.cfg.Store.Accept(ctx, sub, direct)
+	switch {
+	case errors.Is(err, store.ErrKeyReused), errors.Is(err, store.ErrQueueFull), errors.Is(err, store.ErrBusy):
+		return a, err
+	case err != nil:
+		s.cfg.Queue.Doubt(c)
+		return a, err
+	case a.Replayed:
+		return a, nil
+	}
+	s.cfg.Queue.Accepted(a)
+	events := []turn.Event{{Sequence: a.Sequence, Type: turn.EventAccepted, TurnID: a.Turn.ID, Created: a.Turn.Created}}
+	if a.Claimed != nil {
+		events = append(events, turn.Event{Sequence: a.Claimed.Sequence, Type: turn.EventStarted, TurnID: a.Turn.ID, Created: a.Turn.Created})
+	}
+	s.cfg.Hub.Publish(c, events...)
+	return a, nil
 }
 
 func checkKey(key string) error {

@@ -34,11 +34,19 @@ type Submission struct {
 	RejectBusy     bool
 }
 
+// Direct asks Accept to claim too, in the same commit, if nothing of the conversation waits or runs.
+type Direct struct {
+	Instance int32
+	// Place is called as Claim's is; if it fails the turn is accepted all the same, and waits.
+	Place func(context.Context) (Placed, error)
+}
+
 // Acceptance is what became of a submission.
 type Acceptance struct {
 	Turn     turn.Turn
-	Replayed bool  // the turn was accepted earlier, by the same key and body
-	Sequence int64 // of turn.accepted
+	Replayed bool     // the turn was accepted earlier, by the same key and body
+	Sequence int64    // of turn.accepted
+	Claimed  *Claimed // the turn is RUNNING because of this call
 	// Claimable: no turn of the conversation runs, so that the caller should claim. Otherwise
 	// whoever ends the running one claims next.
 	Claimable bool
@@ -85,11 +93,13 @@ type CancelOutcome struct {
 // changes of one conversation have one order and its events' sequences follow it.
 type Turns interface {
 	// Accept stores a turn, or finds it by its key before any limit is looked at. Once it returns
-	// the turn is durable. Errors: ErrKeyReused, ErrQueueFull, ErrBusy.
-	Accept(ctx context.Context, s Submission) (Acceptance, error)
+	// the turn is durable. Errors: ErrKeyReused, ErrQueueFull, ErrBusy; after any other error it
+	// may have been accepted, and claimed. direct may be nil.
+	Accept(ctx context.Context, s Submission, direct *Direct) (Acceptance, error)
 	// Claim makes the conversation's first waiting turn RUNNING, owned by the instance. It calls
 	// place under the conversation's lock: no turn of it runs then, and its error ends the claim
-	// with nothing changed. Errors: ErrNothingToClaim, ErrNotOwner (the instance was taken over).
+	// with nothing changed. Errors: ErrNothingToClaim, ErrNotOwner (the instance was taken over);
+	// after any other error the turn may be RUNNING.
 	Claim(ctx context.Context, c turn.Conversation, instance int32, place func(context.Context) (Placed, error)) (Claimed, error)
 	// End ends a running turn once. Errors: ErrNotOwner (another instance owns or ended it),
 	// ErrAlreadyDelivered (nothing was changed).

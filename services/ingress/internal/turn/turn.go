@@ -83,7 +83,8 @@ type Run struct {
 	SessionID       string
 	Watermark       int64
 	CancelRequested bool
-	Blocks          []Block // in order, with Raw
+	Owner           int32   // the instance it belongs to
+	Blocks          []Block // in order, with Raw; nil when not read yet
 }
 
 // Types of durable events.

@@ -35,6 +35,16 @@ func (d *Directory) Exists(ctx context.Context, c turn.Conversation) error {
 	return err
 }
 
+// Known returns the place without asking anybody.
+func (d *Directory) Known(c turn.Conversation) (queue.Place, bool) {
+	session, known := d.sessions.get(c)
+	place, placed := d.places.get(c.Organization)
+	if !known || !placed {
+		return queue.Place{}, false
+	}
+	return toPlace(session, place), true
+}
+
 // Lookup is Locate for callers that rather fail than wait for routing to come back.
 func (d *Directory) Lookup(ctx context.Context, c turn.Conversation) (queue.Place, error) {
 	return d.locate(ctx, c)
@@ -65,7 +75,11 @@ func (d *Directory) locate(ctx context.Context, c turn.Conversation, opts ...grp
 		place = m.GetPlacement()
 		d.places.put(c.Organization, place)
 	}
-	return queue.Place{SessionID: session, Epoch: place.GetEpoch(), SupervisorTarget: place.GetSupervisorTarget(), SessionDBTarget: place.GetSessiondbTarget()}, nil
+	return toPlace(session, place), nil
+}
+
+func toPlace(session string, p *routingv1.Placement) queue.Place {
+	return queue.Place{SessionID: session, Epoch: p.GetEpoch(), SupervisorTarget: p.GetSupervisorTarget(), SessionDBTarget: p.GetSessiondbTarget()}
 }
 
 // Forget implements queue.Directory.

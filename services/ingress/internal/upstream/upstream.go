@@ -48,20 +48,39 @@ func (c *Cell) sessions(p queue.Place) (sessiondbv1.SessionReadServiceClient, er
 	return sessiondbv1.NewSessionReadServiceClient(conn), nil
 }
 
-// Reached implements queue.Agent: it waits for the connections' own state changes.
-func (c *Cell) Reached(ctx context.Context, p queue.Place) error {
+func (c *Cell) conns(p queue.Place) ([]*grpc.ClientConn, error) {
 	supervisor, err := c.cells.Supervisor(p.SupervisorTarget)
 	if err != nil {
-		return fmt.Errorf("connect to supervisor: %w", err)
+		return nil, fmt.Errorf("connect to supervisor: %w", err)
 	}
 	sessions, err := c.cells.SessionDB(p.SessionDBTarget)
 	if err != nil {
-		return fmt.Errorf("connect to sessiondb: %w", err)
+		return nil, fmt.Errorf("connect to sessiondb: %w", err)
+	}
+	return []*grpc.ClientConn{supervisor, sessions}, nil
+}
+
+// Reachable implements queue.Agent.
+func (c *Cell) Reachable(p queue.Place) bool {
+	conns, err := c.conns(p)
+	for _, conn := range conns {
+		if conn.GetState() != connectivity.Ready {
+			return false
+		}
+	}
+	return err == nil
+}
+
+// Reached implements queue.Agent: it waits for the connections' own state changes.
+func (c *Cell) Reached(ctx context.Context, p queue.Place) error {
+	conns, err := c.conns(p)
+	if err != nil {
+		return err
 	}
 	// A placement that changes meanwhile is found out by asking again once in a while.
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for _, conn := range []*grpc.ClientConn{supervisor, sessions} {
+	for _, conn := range conns {
 		for state := conn.GetState(); state != connectivity.Ready; state = conn.GetState() {
 			conn.Connect()
 			if !conn.WaitForStateChange(ctx, state) {

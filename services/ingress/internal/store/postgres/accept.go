@@ -23,7 +23,7 @@ WITH c AS (
     ON CONFLICT (organization_id, conversation_id) DO UPDATE
     SET last_position = c.last_position + 1, event_seq = c.event_seq + 1, waiting = c.waiting + 1
     WHERE c.waiting < $4 AND NOT ($5 AND (c.waiting > 0 OR c.running))
-    RETURNING last_position, event_seq, running
+    RETURNING last_position, event_seq, running, waiting
 ), t AS (
     INSERT INTO ingress.turn (organization_id, conversation_id, turn_id, position, state, create_time)
     SELECT $1, $2, $3, last_position, 'ACCEPTED', now() FROM c
@@ -37,12 +37,67 @@ WITH c AS (
     INSERT INTO ingress.event (organization_id, conversation_id, seq, type, turn_id, create_time)
     SELECT $1, $2, event_seq, 'turn.accepted', $3, now() FROM c
 )
-SELECT last_position, event_seq, NOT running, now(), pg_notify('ingress', $16 || event_seq)::text FROM c`
+SELECT last_position, event_seq, NOT running, NOT running AND waiting = 1, now(), pg_notify('ingress', $16 || event_seq)::text FROM c`
 
 // Accept implements store.Turns.
-func (s *Store) Accept(ctx context.Context, sub store.Submission) (store.Acceptance, error) {
-	c := sub.Conversation
-	a := store.Acceptance{Turn: turn.Turn{Conversation: c, ID: sub.TurnID, State: turn.Accepted, Messages: withoutRaw(sub.Messages)}}
+func (s *Store) Accept(ctx context.Context, sub store.Submission, direct *store.Direct) (store.Acceptance, error) {
+	var a store.Acceptance
+	var err error
+	if direct == nil {
+		a, _, err = acceptance(sub, s.pool.QueryRow(ctx, acceptSQL, acceptArgs(sub)...))
+	} else {
+		a, err = s.acceptDirect(ctx, sub, direct)
+	}
+	switch {
+	case err == nil:
+		return a, nil
+	case errors.Is(err, pgx.ErrNoRows), violates(err, "idempotency_pkey"):
+		return s.replay(ctx, sub)
+	}
+	return store.Acceptance{}, translate("accept turn", err)
+}
+
+// acceptDirect accepts and claims in two round trips and one commit, with place between them.
+func (s *Store) acceptDirect(ctx context.Context, sub store.Submission, direct *store.Direct) (store.Acceptance, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return store.Acceptance{}, err
+	}
+	defer conn.Release()
+	defer rollback(ctx, conn.Conn())
+	var a store.Acceptance
+	var first bool
+	b := &pgx.Batch{}
+	b.Queue("BEGIN")
+	b.Queue(acceptSQL, acceptArgs(sub)...).QueryRow(func(row pgx.Row) (err error) {
+		a, first, err = acceptance(sub, row)
+		return err
+	})
+	if err := conn.SendBatch(ctx, b).Close(); err != nil {
+		return store.Acceptance{}, err
+	}
+	b = &pgx.Batch{}
+	if first {
+		if placed, err := direct.Place(ctx); err == nil {
+			run := turn.Run{Conversation: sub.Conversation, TurnID: sub.TurnID}
+			for _, m := range sub.Messages {
+				run.Blocks = append(run.Blocks, m.Blocks...)
+			}
+			a.Claimed = &store.Claimed{Run: run}
+			queueClaim(b, a.Claimed, direct.Instance, placed)
+		}
+	}
+	b.Queue("COMMIT")
+	err = conn.SendBatch(ctx, b).Close()
+	if err != nil && errors.Is(translate("", err), store.ErrNotOwner) {
+		// Taken over meanwhile: the turn is accepted by another transaction, and waits.
+		rollback(ctx, conn.Conn())
+		a, _, err = acceptance(sub, conn.QueryRow(ctx, acceptSQL, acceptArgs(sub)...))
+	}
+	return a, err
+}
+
+func acceptArgs(sub store.Submission) []any {
 	var messages, blocks []int16
 	var inbound, types []string
 	var digests, raws [][]byte
@@ -54,18 +109,18 @@ func (s *Store) Accept(ctx context.Context, sub store.Submission) (store.Accepta
 			digests, raws, sizes = append(digests, b.SHA256), append(raws, b.Raw), append(sizes, b.Size)
 		}
 	}
-	var ignored string
-	err := s.pool.QueryRow(ctx, acceptSQL, c.Organization, c.ID, sub.TurnID, sub.MaxWaiting, sub.RejectBusy,
+	c := sub.Conversation
+	return []any{c.Organization, c.ID, sub.TurnID, sub.MaxWaiting, sub.RejectBusy,
 		messages, blocks, inbound, types, digests, sizes, raws,
-		methodSubmit, sub.IdempotencyKey, sub.BodySHA256[:], noticeOf(c, sub.TurnID, false),
-	).Scan(&a.Turn.Position, &a.Sequence, &a.Claimable, &a.Turn.Created, &ignored)
-	switch {
-	case err == nil:
-		return a, nil
-	case errors.Is(err, pgx.ErrNoRows), violates(err, "idempotency_pkey"):
-		return s.replay(ctx, sub)
-	}
-	return store.Acceptance{}, translate("accept turn", err)
+		methodSubmit, sub.IdempotencyKey, sub.BodySHA256[:], noticeOf(c, sub.TurnID, false)}
+}
+
+// acceptance reads acceptSQL's row; first: nothing else of the conversation waits or runs.
+func acceptance(sub store.Submission, row pgx.Row) (a store.Acceptance, first bool, err error) {
+	a.Turn = turn.Turn{Conversation: sub.Conversation, ID: sub.TurnID, State: turn.Accepted, Messages: withoutRaw(sub.Messages)}
+	var ignored string
+	err = row.Scan(&a.Turn.Position, &a.Sequence, &a.Claimable, &first, &a.Turn.Created, &ignored)
+	return a, first, err
 }
 
 // replay answers a submission that was not stored: by the turn of its key, or by the limit it met.

@@ -52,20 +52,27 @@ func (s *Store) Claim(ctx context.Context, c turn.Conversation, instance int32, 
 	if err != nil {
 		return store.Claimed{}, err
 	}
-	run.Attempt++
-	run.SessionID, run.Epoch, run.Watermark = placed.SessionID, placed.Epoch, placed.Watermark
 	claimed := store.Claimed{Run: run}
 	b := &pgx.Batch{}
-	b.Queue(claimSQL, c.Organization, c.ID, run.TurnID, run.SessionID, run.Attempt, run.Epoch, run.Watermark, instance,
-		noticeOf(c, run.TurnID, false)).QueryRow(func(row pgx.Row) error {
-		var ignored string
-		return row.Scan(&claimed.Sequence, &ignored)
-	})
+	queueClaim(b, &claimed, instance, placed)
 	b.Queue("COMMIT")
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return store.Claimed{}, translateClaim(err)
 	}
 	return claimed, nil
+}
+
+// queueClaim makes the accepted turn of claimed RUNNING, in a transaction that holds its
+// conversation, and completes claimed.
+func queueClaim(b *pgx.Batch, claimed *store.Claimed, instance int32, placed store.Placed) {
+	r := &claimed.Run
+	r.Attempt++
+	r.SessionID, r.Epoch, r.Watermark, r.Owner = placed.SessionID, placed.Epoch, placed.Watermark, instance
+	b.Queue(claimSQL, r.Conversation.Organization, r.Conversation.ID, r.TurnID, r.SessionID, r.Attempt, r.Epoch, r.Watermark, instance,
+		noticeOf(r.Conversation, r.TurnID, false)).QueryRow(func(row pgx.Row) error {
+		var ignored string
+		return row.Scan(&claimed.Sequence, &ignored)
+	})
 }
 
 // lockHead opens a transaction that holds the conversation and returns its first waiting turn.

@@ -187,10 +187,10 @@ func (s *Store) LastSequence(ctx context.Context, c turn.Conversation) (int64, e
 	return last, translate("read last sequence", s.pool.SendBatch(ctx, b).Close())
 }
 
-const runColumns = `organization_id, conversation_id, turn_id, attempt, epoch, session_id, watermark, cancel_requested`
+const runColumns = `organization_id, conversation_id, turn_id, attempt, epoch, session_id, watermark, cancel_requested, owner`
 
 func scanRun(row pgx.CollectableRow) (r turn.Run, err error) {
-	return r, row.Scan(&r.Conversation.Organization, &r.Conversation.ID, &r.TurnID, &r.Attempt, &r.Epoch, &r.SessionID, &r.Watermark, &r.CancelRequested)
+	return r, row.Scan(&r.Conversation.Organization, &r.Conversation.ID, &r.TurnID, &r.Attempt, &r.Epoch, &r.SessionID, &r.Watermark, &r.CancelRequested, &r.Owner)
 }
 
 // Running implements store.Reads.
