@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 type execCell struct {
 	t       *testing.T
 	command func(org, conversation string, home Home) *exec.Cmd
+	lingers chan struct{} // not nil: a child's namespace is gone only once this is closed
 
 	mu       sync.Mutex
 	fail     error // the next StartMachine's answer
@@ -117,6 +118,9 @@ func (m *execMachine) Spawn(_ context.Context, conversation string, home Home) (
 	go func() {
 		_ = cmd.Wait()
 		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		if m.cell.lingers != nil {
+			<-m.cell.lingers
+		}
 		close(child.done)
 	}()
 	return child, nil

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -322,5 +323,39 @@ func TestBlocksThatCannotGoIntoALineAreRefused(t *testing.T) {
 	r, _ := f.turnOf(t, attempt("conv", "t1"), "session-1", text(strings.Repeat("x", 1000)))
 	if r.End != EndNotDispatched || r.Reason != "LINE_TOO_LONG" {
 		t.Errorf("turn = %+v, want NOT_DISPATCHED with LINE_TOO_LONG", r)
+	}
+}
+
+// What a child started may still write rows when the child itself is dead.
+func TestResultWaitsForTheChildsWholeNamespace(t *testing.T) {
+	for _, prompt := range []string{"exit", "error", "hang"} {
+		t.Run(prompt, func(t *testing.T) {
+			cfg := fast()
+			cfg.WatchdogTimeout = 300 * time.Millisecond
+			f := withFakes(t, cfg)
+			f.cell.lingers = make(chan struct{})
+			s, err := f.Prompt(attempt("conv", "t1"), "session-1", text(prompt))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := f.untilSent("conv", "session/prompt"); err != nil {
+				t.Fatal(err)
+			}
+			child := f.cell.lastChild()
+			for syscall.Kill(child.cmd.Process.Pid, 0) == nil { // reaped by its own Wait
+				time.Sleep(time.Millisecond)
+			}
+			early := time.NewTimer(200 * time.Millisecond)
+			defer early.Stop()
+			select {
+			case <-s.turn.done:
+				t.Errorf("the turn ended with %+v before the namespace was gone", s.Result())
+			case <-early.C:
+			}
+			close(f.cell.lingers)
+			if r, _ := follow(t, s); !r.ChildEnded {
+				t.Errorf("turn = %+v, want its child ended", r)
+			}
+		})
 	}
 }
