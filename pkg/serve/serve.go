@@ -32,6 +32,22 @@ type Service interface {
 	Ready(ctx context.Context) error
 }
 
+// Drainer is a service with calls that wait or stream for long. Drain ends them in good order; a
+// server that stops would wait for them, and then cut them.
+type Drainer interface{ Drain() }
+
+// Drain is the component that drains svc, if it needs that. It comes after the service's server,
+// so that it stops before it.
+func Drain(svc Service) app.Component {
+	return app.Component{Name: "drain", Run: func(ctx context.Context) error {
+		<-ctx.Done()
+		if d, ok := svc.(Drainer); ok {
+			d.Drain()
+		}
+		return nil
+	}}
+}
+
 // Environment is what New gets beside its own configuration. It opens nothing.
 type Environment struct {
 	Client  rpc.ClientConfig // how to reach other services; Self is the service's to set
@@ -100,6 +116,7 @@ func Main[C any, P interface {
 		return app.Run(ctx, log, gracePeriod,
 			app.Component{Name: name, Run: svc.Run},
 			app.Admin(file.AdminAddr, metrics, svc.Ready),
-			app.GRPC("grpc", srv, lis, svc.Ready))
+			app.GRPC("grpc", srv, lis, svc.Ready),
+			Drain(svc))
 	})
 }

@@ -106,7 +106,9 @@ func Run(ctx context.Context, opt Options, started func(Address)) (err error) {
 		PostgresURLFile: secrets.postgresURLFile, DigestKeyFile: secrets.digestKeyFile, AgentFS: loopback.Target("agentfs"),
 		Cells: []routing.Cell{{ID: cell, Supervisor: loopback.Target("supervisor"), SessionDB: loopback.Target("sessiondb")}},
 	})
-	add(c, "ingress", ingress.Policy(), newIngress, ingressConfig{secrets.postgresURLFile})
+	add(c, "ingress", ingress.Policy(), ingress.New, ingress.Config{
+		PostgresURLFile: secrets.postgresURLFile, Routing: loopback.Target("routing"),
+	})
 	c.addGateway(lis, gateway.Config{
 		Routing: loopback.Target("routing"), Ingress: loopback.Target("ingress"),
 		Watched: []gateway.Watched{
@@ -186,7 +188,8 @@ func add[C any, P validated[C], S serve.Service](c *composition, name string, po
 		svc.Register(grpc.ServiceRegistrar(srv))
 		c.components = append(c.components,
 			app.Component{Name: name, Run: svc.Run},
-			app.GRPC(name+" server", srv, c.network.Listen(name), svc.Ready))
+			app.GRPC(name+" server", srv, c.network.Listen(name), svc.Ready),
+			serve.Drain(svc))
 		return nil
 	}()
 }

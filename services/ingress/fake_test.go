@@ -3,13 +3,17 @@ package ingress_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
@@ -59,10 +63,16 @@ type world struct {
 	watermarkErr error
 	watermarks   int
 	work         sync.WaitGroup
+
+	listen *bufconn.Listener
+	cut    bool
+	conns  []net.Conn
 }
 
-func newWorld() *world {
-	return &world{attempts: map[string]*attempt{}, tombs: map[string]bool{}, running: map[string]int{}, hermes: echo}
+func newWorld(t testing.TB) *world {
+	w := &world{attempts: map[string]*attempt{}, tombs: map[string]bool{}, running: map[string]int{}, hermes: echo}
+	w.serve(t)
+	return w
 }
 
 // echo is a Hermes that answers every text with itself.
@@ -310,7 +320,7 @@ func (w *world) ListMessages(_ context.Context, r *sessiondbv1.ListMessagesReque
 	return out, nil
 }
 
-var placement = &routingv1.Placement{CellId: "c", Epoch: 1, SupervisorTarget: "cell", SessiondbTarget: "cell"}
+var placement = &routingv1.Placement{CellId: "c", Epoch: 1, SupervisorTarget: "passthrough:///supervisor", SessiondbTarget: "passthrough:///sessiondb"}
 
 func (w *world) GetConversation(_ context.Context, r *routingv1.GetConversationRequest) (*routingv1.GetConversationResponse, error) {
 	if strings.HasPrefix(r.GetConversationId(), "no-") {
@@ -324,8 +334,8 @@ func (w *world) GetPlacement(context.Context, *routingv1.GetPlacementRequest) (*
 	return &routingv1.GetPlacementResponse{Placement: placement}, nil
 }
 
-// serve serves the world and returns a connection as the ingress service.
-func (w *world) serve(t testing.TB) *grpc.ClientConn {
+// serve serves the world until the test ends.
+func (w *world) serve(t testing.TB) {
 	policy := rpc.Policy{}
 	for _, d := range []grpc.ServiceDesc{routingv1.RoutingReadService_ServiceDesc, supervisorv1.TurnService_ServiceDesc, sessiondbv1.SessionReadService_ServiceDesc} {
 		for _, m := range d.Methods {
@@ -335,11 +345,50 @@ func (w *world) serve(t testing.TB) *grpc.ClientConn {
 			policy.Allow([]string{"service:ingress"}, "/"+d.ServiceName+"/"+m.StreamName)
 		}
 	}
-	conn := testkit.Serve(t, rpc.ServerConfig{Service: "world", Policy: policy}, func(r grpc.ServiceRegistrar) {
-		routingv1.RegisterRoutingReadServiceServer(r, w)
-		supervisorv1.RegisterTurnServiceServer(r, w)
-		sessiondbv1.RegisterSessionReadServiceServer(r, w)
+	srv, err := rpc.NewServer(rpc.ServerConfig{Service: "world", Policy: policy, Signer: testkit.Signer(t), Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	routingv1.RegisterRoutingReadServiceServer(srv, w)
+	supervisorv1.RegisterTurnServiceServer(srv, w)
+	sessiondbv1.RegisterSessionReadServiceServer(srv, w)
+	lis := bufconn.Listen(1 << 20)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(lis) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-done; err != nil {
+			t.Errorf("serve the world: %v", err)
+		}
+		w.work.Wait()
 	})
-	t.Cleanup(w.work.Wait)
-	return conn(*rpc.Service("ingress"))
+	w.listen = lis
+}
+
+// dial connects to any service of the world, unless it is cut off.
+func (w *world) dial(ctx context.Context, _ string) (net.Conn, error) {
+	w.mu.Lock()
+	cut := w.cut
+	w.mu.Unlock()
+	if cut {
+		return nil, errors.New("the world is cut off")
+	}
+	conn, err := w.listen.DialContext(ctx)
+	if err == nil {
+		w.mu.Lock()
+		w.conns = append(w.conns, conn)
+		w.mu.Unlock()
+	}
+	return conn, err
+}
+
+// cutOff breaks all connections and refuses new ones, or lets them be made again.
+func (w *world) cutOff(yes bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.cut = yes
+	for _, c := range w.conns {
+		_ = c.Close()
+	}
+	w.conns = nil
 }

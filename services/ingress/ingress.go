@@ -15,6 +15,7 @@ import (
 	"humanwork.internal/pkg/config"
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
+	"humanwork.internal/pkg/serve"
 	ingressv1 "humanwork.internal/proto/gen/humanwork/ingress/v1"
 	"humanwork.internal/services/ingress/internal/block"
 	"humanwork.internal/services/ingress/internal/hub"
@@ -28,74 +29,81 @@ import (
 	"humanwork.internal/services/ingress/internal/wake"
 )
 
-// Config is one instance's. Zero values take the defaults of Defaults.
+// Config is the service's part of its configuration file. A limit left out is the public contract's.
 type Config struct {
-	PostgresURL string `yaml:"-"`
-	// PostgresConnections bounds the pool; each instance uses one more to listen, one for its own
-	// lock, and one for every other instance.
-	PostgresConnections int32 `yaml:"postgres_connections"`
-	// WaitingTurns bounds the turns that wait in one conversation.
+	// PostgresURLFile holds the URL of the database; the service keeps to the schema "ingress".
+	PostgresURLFile string `yaml:"postgres_url_file"`
+	// Routing is the gRPC target of routing. Cells are found through it.
+	Routing string `yaml:"routing"`
+	// MaxConnections bounds the connections for short statements; default 16. Each instance uses
+	// one more to listen, one for its own lock, and one for every other instance.
+	MaxConnections int `yaml:"max_connections"`
+	// WaitingTurns bounds the turns that wait in one conversation; default 100.
 	WaitingTurns int `yaml:"waiting_turns"`
-	// SubscriberQueue is how many events and updates a reader may be behind before it gets a gap.
+	// SubscriberQueue is how many events and updates a reader may be behind before it gets a gap;
+	// default 1000.
 	SubscriberQueue int `yaml:"subscriber_queue"`
-	TurnBlocks      int `yaml:"turn_blocks"`
-	TextBytes       int `yaml:"text_bytes"`
-	TurnBytes       int `yaml:"turn_bytes"`
-	BlockDepth      int `yaml:"block_depth"`
-	// RememberedConversations bounds the memory of where conversations live.
+	// TurnBlocks, TurnBytes, TextBytes and BlockDepth bound the blocks of a turn, their bytes, the
+	// text of one block, and how deep a block nests; default 64, 16 MiB, 1 MiB, 64.
+	TurnBlocks int `yaml:"turn_blocks"`
+	TurnBytes  int `yaml:"turn_bytes"`
+	TextBytes  int `yaml:"text_bytes"`
+	BlockDepth int `yaml:"block_depth"`
+	// RememberedConversations bounds the memory of where conversations live; default 100000.
 	RememberedConversations int `yaml:"remembered_conversations"`
-	// ClaimDeadline bounds how long a claim holds its conversation while it asks sessiondb.
-	ClaimDeadline time.Duration `yaml:"claim_deadline"`
 }
 
-// Defaults are the limits of the public contract.
-func Defaults() Config {
-	l := block.DefaultLimits()
-	return Config{PostgresConnections: 16, WaitingTurns: 100, SubscriberQueue: 1000, TurnBlocks: l.Blocks, TextBytes: l.TextBytes,
-		TurnBytes: l.TotalBytes, BlockDepth: l.Depth, RememberedConversations: 100_000, ClaimDeadline: 2 * time.Second}
-}
+// maxTurnBlocks is what the store can number.
+const maxTurnBlocks = 1 << 14
 
-// Validate reports what is wrong below key.
-func (c *Config) Validate(p *config.Problems, key string) {
-	for name, n := range map[string]int64{"postgres_connections": int64(c.PostgresConnections), "waiting_turns": int64(c.WaitingTurns),
-		"subscriber_queue": int64(c.SubscriberQueue), "turn_blocks": int64(c.TurnBlocks), "text_bytes": int64(c.TextBytes),
-		"turn_bytes": int64(c.TurnBytes), "block_depth": int64(c.BlockDepth), "remembered_conversations": int64(c.RememberedConversations),
-		"claim_deadline": int64(c.ClaimDeadline)} {
-		if n < 1 {
-			p.Addf(key+name, "must be positive")
+// Validate checks the configuration, fills in defaults and makes paths absolute.
+func (c *Config) Validate(base string) error {
+	var p config.Problems
+	p.Require("postgres_url_file", c.PostgresURLFile)
+	p.Require("routing", c.Routing)
+	c.PostgresURLFile = config.Path(base, c.PostgresURLFile)
+	lim := block.DefaultLimits()
+	for _, n := range []struct {
+		key               string
+		value             *int
+		otherwise, atMost int
+	}{
+		{"max_connections", &c.MaxConnections, 16, 1000},
+		{"waiting_turns", &c.WaitingTurns, 100, 1_000_000},
+		{"subscriber_queue", &c.SubscriberQueue, 1000, 1_000_000},
+		{"turn_blocks", &c.TurnBlocks, lim.Blocks, maxTurnBlocks},
+		{"turn_bytes", &c.TurnBytes, lim.TotalBytes, rpc.MaxMessageBytes / 2},
+		{"text_bytes", &c.TextBytes, lim.TextBytes, rpc.MaxMessageBytes / 2},
+		{"block_depth", &c.BlockDepth, lim.Depth, 1000},
+		{"remembered_conversations", &c.RememberedConversations, 100_000, 100_000_000},
+	} {
+		switch {
+		case *n.value == 0:
+			*n.value = n.otherwise
+		case *n.value < 0 || *n.value > n.atMost:
+			p.Addf(n.key, "is %d, want 1 to %d", *n.value, n.atMost)
 		}
 	}
-	if c.TurnBlocks > 32767 {
-		p.Addf(key+"turn_blocks", "must be at most 32767")
-	}
-	if c.TurnBytes > rpc.MaxMessageBytes/2 {
-		p.Addf(key+"turn_bytes", "must be at most %d, half a message between services", rpc.MaxMessageBytes/2)
-	}
+	return p.Err()
 }
 
-// Cells connects to the services of cells by gRPC target.
-type Cells = upstream.Cells
-
-// DialedCells is the Cells of a process of its own: one connection a target, kept until Close.
-type DialedCells = upstream.Dialed
-
-// NewDialedCells connects with dial.
-func NewDialedCells(dial func(target string) (*grpc.ClientConn, error)) *DialedCells {
-	return upstream.NewDialed(dial)
-}
+// claimDeadline bounds how long a claim holds its conversation, and so the acceptance of its
+// messages, while it asks sessiondb for the watermark.
+const claimDeadline = 2 * time.Second
 
 // Policy says who may call the service.
 func Policy() rpc.Policy { return server.Policy() }
 
 // Service is one instance.
 type Service struct {
-	cfg    Config
-	log    *zap.Logger
-	store  *postgres.Store
-	queue  *queue.Queue
-	hub    *hub.Hub
-	keeper *instance.Keeper
-	server *server.Server
+	log     *zap.Logger
+	store   *postgres.Store
+	routing *grpc.ClientConn
+	cells   *upstream.Cells
+	queue   *queue.Queue
+	hub     *hub.Hub
+	keeper  *instance.Keeper
+	server  *server.Server
 
 	// work is the context of lanes and readers: it ends with Run.
 	work    context.Context
@@ -108,19 +116,25 @@ type Service struct {
 	migrated bool
 }
 
-// New makes an instance and opens nothing. routing's calls are made as this service.
-func New(cfg Config, routing grpc.ClientConnInterface, cells Cells, log *zap.Logger) (*Service, error) {
-	var p config.Problems
-	p.Require("postgres_url", cfg.PostgresURL)
-	cfg.Validate(&p, "")
-	if err := p.Err(); err != nil {
-		return nil, fmt.Errorf("ingress configuration: %w", err)
-	}
-	pg, err := postgres.Open(cfg.PostgresURL, cfg.PostgresConnections)
+// New builds an instance from a validated configuration. It reads the secret and opens nothing.
+func New(cfg Config, env serve.Environment) (*Service, error) {
+	url, err := config.Secret(cfg.PostgresURLFile)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("postgres_url_file: %w", err)
 	}
-	s := &Service{cfg: cfg, log: log, store: pg, stopping: make(chan struct{})}
+	client := env.Client
+	client.Self = rpc.Service("ingress")
+	routing, err := rpc.Dial(cfg.Routing, client)
+	if err != nil {
+		return nil, fmt.Errorf("routing: %w", err)
+	}
+	pg, err := postgres.Open(url, int32(cfg.MaxConnections))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("postgres_url_file: %w", err), routing.Close())
+	}
+	log := env.Logger
+	cells := upstream.NewCells(func(target string) (*grpc.ClientConn, error) { return rpc.Dial(target, client) })
+	s := &Service{log: log, store: pg, routing: routing, cells: cells, stopping: make(chan struct{})}
 	s.work, s.endWork = context.WithCancel(context.Background())
 	directory := upstream.NewDirectory(routing, cfg.RememberedConversations)
 	cell := upstream.NewCell(cells)
@@ -129,7 +143,7 @@ func New(cfg Config, routing grpc.ClientConnInterface, cells Cells, log *zap.Log
 		s.keeper.Suspect()
 	})
 	s.queue = queue.New(s.work, queue.Config{Store: pg, Directory: directory, Agent: cell, Sessions: cell, Readers: s.hub,
-		Judge: upstream.Judge, ClaimDeadline: cfg.ClaimDeadline,
+		Judge: upstream.Judge, ClaimDeadline: claimDeadline,
 		Suspect: func() { s.keeper.Suspect() }, Disowned: func() { s.keeper.Disowned() },
 		Fault: func(action string, c turn.Conversation, turnID string, err error) {
 			log.Warn("Could not "+action, zap.String("organization_id", c.Organization), zap.String("conversation_id", c.ID),
@@ -181,13 +195,16 @@ func (s *Service) Drain() { s.drain.Do(func() { close(s.stopping) }) }
 
 // Run works until ctx ends. Running turns are left to whoever takes them over.
 func (s *Service) Run(ctx context.Context) error {
-	defer s.store.Close()
-	defer func() {
-		s.Drain()
-		s.endWork()
-		s.queue.Wait()
-		s.hub.Wait()
-	}()
+	err := s.run(ctx)
+	s.Drain()
+	s.endWork()
+	s.queue.Wait()
+	s.hub.Wait()
+	s.store.Close()
+	return errors.Join(err, s.cells.Close(), s.routing.Close())
+}
+
+func (s *Service) run(ctx context.Context) error {
 	if err := s.migrate(ctx); err != nil {
 		return err
 	}

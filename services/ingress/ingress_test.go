@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
+	"humanwork.internal/pkg/serve"
 	"humanwork.internal/pkg/testkit"
 	ingressv1 "humanwork.internal/proto/gen/humanwork/ingress/v1"
 	"humanwork.internal/services/ingress"
@@ -20,11 +23,6 @@ import (
 const org = "acme"
 
 var member = rpc.Principal{Organization: org, Subject: "someone", Roles: []string{rpc.RoleMember}}
-
-type oneCell struct{ conn *grpc.ClientConn }
-
-func (c oneCell) Supervisor(string) (*grpc.ClientConn, error) { return c.conn, nil }
-func (c oneCell) SessionDB(string) (*grpc.ClientConn, error)  { return c.conn, nil }
 
 // replica is one running ingress instance.
 type replica struct {
@@ -35,14 +33,20 @@ type replica struct {
 	stop func()
 }
 
-func start(t testing.TB, url string, cell *grpc.ClientConn, change ...func(*ingress.Config)) *replica {
+func start(t testing.TB, url string, w *world, change ...func(*ingress.Config)) *replica {
 	t.Helper()
-	cfg := ingress.Defaults()
-	cfg.PostgresURL, cfg.PostgresConnections = url, 6
+	file := filepath.Join(t.TempDir(), "url")
+	if err := os.WriteFile(file, []byte(url), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg := ingress.Config{PostgresURLFile: file, Routing: "passthrough:///routing", MaxConnections: 6}
 	for _, f := range change {
 		f(&cfg)
 	}
-	svc, err := ingress.New(cfg, cell, oneCell{cell}, testkit.Logger(t))
+	if err := cfg.Validate("/"); err != nil {
+		t.Fatal(err)
+	}
+	svc, err := ingress.New(cfg, serve.Environment{Logger: testkit.Logger(t), Client: rpc.ClientConfig{Signer: testkit.Signer(t), Dialer: w.dial}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,8 +145,8 @@ func query[T any](t testing.TB, url, sql string, args ...any) T {
 }
 
 func TestTurn(t *testing.T) {
-	url, w := testkit.Postgres(t), newWorld()
-	r := start(t, url, w.serve(t))
+	url, w := testkit.Postgres(t), newWorld(t)
+	r := start(t, url, w)
 	accepted := r.submit(t, "c1", " hello\r\n")
 	if accepted.GetState() != ingressv1.TurnState_TURN_STATE_ACCEPTED || len(accepted.GetMessages()) != 1 {
 		t.Errorf("accepted = %v", accepted)
@@ -172,8 +176,8 @@ func TestTurn(t *testing.T) {
 }
 
 func BenchmarkTurn(b *testing.B) {
-	url, w := testkit.Postgres(b), newWorld()
-	r := start(b, url, w.serve(b))
+	url, w := testkit.Postgres(b), newWorld(b)
+	r := start(b, url, w)
 	r.wait(b, "c1", r.submit(b, "c1", "warm").GetTurnId())
 	for b.Loop() {
 		wantReply(b, r.wait(b, "c1", r.submit(b, "c1", "hello").GetTurnId()), "echo: hello")

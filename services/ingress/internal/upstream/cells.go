@@ -7,26 +7,20 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Dialed is a Cells that makes one connection a target on first use and keeps it until Close.
-type Dialed struct {
+// Cells keeps one connection for each gRPC target, made on first use, until Close.
+type Cells struct {
 	dial func(target string) (*grpc.ClientConn, error)
 
 	mu    sync.Mutex
 	conns map[string]*grpc.ClientConn
 }
 
-// NewDialed connects with dial.
-func NewDialed(dial func(target string) (*grpc.ClientConn, error)) *Dialed {
-	return &Dialed{dial: dial, conns: make(map[string]*grpc.ClientConn)}
+// NewCells connects with dial.
+func NewCells(dial func(target string) (*grpc.ClientConn, error)) *Cells {
+	return &Cells{dial: dial, conns: make(map[string]*grpc.ClientConn)}
 }
 
-// Supervisor implements Cells.
-func (d *Dialed) Supervisor(target string) (*grpc.ClientConn, error) { return d.conn(target) }
-
-// SessionDB implements Cells.
-func (d *Dialed) SessionDB(target string) (*grpc.ClientConn, error) { return d.conn(target) }
-
-func (d *Dialed) conn(target string) (*grpc.ClientConn, error) {
+func (d *Cells) conn(target string) (*grpc.ClientConn, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if c, ok := d.conns[target]; ok {
@@ -41,7 +35,7 @@ func (d *Dialed) conn(target string) (*grpc.ClientConn, error) {
 }
 
 // Close closes all connections.
-func (d *Dialed) Close() error {
+func (d *Cells) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	var problems []error

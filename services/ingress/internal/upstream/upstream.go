@@ -20,20 +20,14 @@ import (
 	"humanwork.internal/services/ingress/internal/turn"
 )
 
-// Cells connects to the services of cells by gRPC target. Connections are kept by target.
-type Cells interface {
-	Supervisor(target string) (*grpc.ClientConn, error)
-	SessionDB(target string) (*grpc.ClientConn, error)
-}
-
 // Cell calls a cell's services. It implements queue.Agent and queue.Sessions.
-type Cell struct{ cells Cells }
+type Cell struct{ cells *Cells }
 
 // NewCell calls through cells.
-func NewCell(cells Cells) *Cell { return &Cell{cells} }
+func NewCell(cells *Cells) *Cell { return &Cell{cells} }
 
 func (c *Cell) supervisor(p queue.Place) (supervisorv1.TurnServiceClient, error) {
-	conn, err := c.cells.Supervisor(p.SupervisorTarget)
+	conn, err := c.cells.conn(p.SupervisorTarget)
 	if err != nil {
 		return nil, fmt.Errorf("connect to supervisor: %w", err)
 	}
@@ -41,7 +35,7 @@ func (c *Cell) supervisor(p queue.Place) (supervisorv1.TurnServiceClient, error)
 }
 
 func (c *Cell) sessions(p queue.Place) (sessiondbv1.SessionReadServiceClient, error) {
-	conn, err := c.cells.SessionDB(p.SessionDBTarget)
+	conn, err := c.cells.conn(p.SessionDBTarget)
 	if err != nil {
 		return nil, fmt.Errorf("connect to sessiondb: %w", err)
 	}
@@ -49,11 +43,11 @@ func (c *Cell) sessions(p queue.Place) (sessiondbv1.SessionReadServiceClient, er
 }
 
 func (c *Cell) conns(p queue.Place) ([]*grpc.ClientConn, error) {
-	supervisor, err := c.cells.Supervisor(p.SupervisorTarget)
+	supervisor, err := c.cells.conn(p.SupervisorTarget)
 	if err != nil {
 		return nil, fmt.Errorf("connect to supervisor: %w", err)
 	}
-	sessions, err := c.cells.SessionDB(p.SessionDBTarget)
+	sessions, err := c.cells.conn(p.SessionDBTarget)
 	if err != nil {
 		return nil, fmt.Errorf("connect to sessiondb: %w", err)
 	}
