@@ -114,7 +114,8 @@ func Admin(addr string, metrics prometheus.Gatherer, ready func(context.Context)
 			<-ctx.Done()
 			return nil
 		}
-		lis, err := net.Listen("tcp", addr)
+		var lc net.ListenConfig
+		lis, err := lc.Listen(ctx, "tcp", addr)
 		if err != nil {
 			return fmt.Errorf("listen on admin_addr %s: %w", addr, err)
 		}
@@ -138,7 +139,14 @@ func HTTP(name string, srv *http.Server, lis net.Listener) Component {
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = srv.Close()
 		}
-		<-failed
-		return err
+		return errors.Join(err, ignoreClosed(<-failed))
 	}}
+}
+
+// ignoreClosed drops what Serve always returns after a shutdown.
+func ignoreClosed(err error) error {
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
 }

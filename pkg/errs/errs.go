@@ -111,7 +111,7 @@ func (e *Error) Is(target error) bool {
 	return false
 }
 
-// Kind, Reason, Message, Metadata and RetryAfter return the parts that cross the wire.
+// Kind returns what the caller may do.
 func (e *Error) Kind() Kind { return e.kind }
 
 // Reason returns the stable cause.
