@@ -171,11 +171,11 @@ func TestOnlyServicesCall(t *testing.T) {
 
 func TestConfigReportsEveryProblem(t *testing.T) {
 	var cfg Config
-	err := config.Parse([]byte("data_dir: x\nsoul: \"a\\0b\"\nmodle: {}\nmodel: {base_url: 'ftp://x', name: m}\n"), "/base", &cfg)
+	err := config.Parse([]byte("data_dir: x\nsoul: \"a\\0b\"\nmodule: {}\nmodel: {base_url: 'ftp://x', name: m}\n"), "/base", &cfg)
 	if err == nil {
 		t.Fatal("accepted")
 	}
-	for _, part := range []string{"modle", "model.api_key_file", "model: base URL", "soul"} {
+	for _, part := range []string{"module", "model.api_key_file", "model: base URL", "soul"} {
 		if !strings.Contains(err.Error(), part) {
 			t.Errorf("no %q in:\n%v", part, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -157,8 +158,9 @@ func (d *database) checkFile() (empty bool, err error) {
 	}
 	head := make([]byte, len(sqliteMagic))
 	n, err := f.ReadAt(head, 0)
-	if cerr := f.Close(); cerr != nil {
-		return false, fmt.Errorf("look at AgentFS file: %w", cerr)
+	f.Close()
+	if err != nil && !errors.Is(err, io.EOF) { // a file of fewer bytes ends early
+		return false, fmt.Errorf("read AgentFS header: %w", err)
 	}
 	if string(head[:n]) != sqliteMagic {
 		return false, foreign("is not an SQLite database")

@@ -35,7 +35,7 @@ type Store struct {
 // New returns a store that opens nothing before Run.
 func New(dir string) *Store { return &Store{dir: dir, opened: make(chan struct{})} }
 
-// Run, called once, takes the data directory for this process and serves until ctx ends; then it
+// Run is called once. It takes the data directory for this process and serves until ctx ends; then it
 // waits for running operations and closes every database.
 func (s *Store) Run(ctx context.Context) error {
 	release, err := s.take()

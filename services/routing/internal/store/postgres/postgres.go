@@ -53,7 +53,7 @@ func New(opts Options) *Store { return &Store{opts: opts, opened: make(chan stru
 // Opened is closed once Run has opened the store.
 func (s *Store) Opened() <-chan struct{} { return s.opened }
 
-// Run, called once, connects, migrates the schema and serves until ctx ends. It waits for a
+// Run is called once. It connects, migrates the schema and serves until ctx ends. It waits for a
 // database that cannot be reached as long as that takes.
 func (s *Store) Run(ctx context.Context) error {
 	rows, err := s.pool(ctx, s.opts.MaxConnections)
@@ -197,6 +197,10 @@ func translate(err error) error {
 		}
 		return err
 	}
-	// Whatever is not the server's answer is about reaching it.
+	var scan pgx.ScanArgError
+	if errors.As(err, &scan) {
+		return err // a row that is not what the code expects: a fault of ours
+	}
+	// Whatever else is not the server's answer is about reaching it.
 	return errs.Wrap(err, errs.Unavailable, directory.ReasonDatabaseUnavailable, "the database cannot be reached")
 }

@@ -3,7 +3,9 @@ package postgres
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -73,7 +75,8 @@ func TestLostConnectionIsNoticedAndReleases(t *testing.T) {
 		if _, err := tx.Record(ctx, directory.Intent{Conversation: directory.Conversation{ID: "c"}, Digest: []byte("d")}); err != nil {
 			return err
 		}
-		if _, err := admin.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND granted`); err != nil {
+		if _, err := admin.Exec(ctx, `SELECT pg_terminate_backend(pid) FROM pg_locks
+			WHERE locktype = 'advisory' AND granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`); err != nil {
 			return err
 		}
 		// The lock went with the backend: the next holder comes in while this one still runs.
@@ -100,7 +103,18 @@ func TestDatabaseThatCannotBeReached(t *testing.T) {
 	if _, err := s.Organization(t.Context(), "acme"); !errors.Is(err, directory.ReasonStarting) {
 		t.Errorf("before Run: got %v, want SERVICE_STARTING", err)
 	}
-	if err := s.Run(t.Context()); !errors.Is(err, directory.ReasonDatabaseUnavailable) {
-		t.Errorf("Run: got %v, want DATABASE_UNAVAILABLE", err)
+	// Run waits for the database, says so, and ends when told.
+	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	defer cancel()
+	if err := s.Run(ctx); err != nil {
+		t.Errorf("Run: got %v, want nil at its end", err)
+	}
+	err := s.Ready()
+	if !errors.Is(err, directory.ReasonStarting) || !strings.Contains(err.Error(), "postgres_url_file") || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Ready: got %v, want SERVICE_STARTING that names postgres_url_file", err)
+	}
+	wrong := New(Options{URL: "postgres://u:secret@[bad", MaxConnections: 1, MaxEstablishing: 1})
+	if err := wrong.Run(t.Context()); err == nil || strings.Contains(err.Error(), "secret") {
+		t.Errorf("Run with a URL that is none: got %v, want an error without the URL", err)
 	}
 }
