@@ -11,7 +11,7 @@ import (
 	"humanwork.internal/pkg/errs"
 )
 
-// ReasonInvalidBlock: a content block is not one line of JSON holding one object.
+// ReasonInvalidBlock means: a content block is not one line of JSON holding one object.
 const ReasonInvalidBlock errs.Reason = "INVALID_BLOCK"
 
 // envelope is any JSON-RPC 2.0 message.

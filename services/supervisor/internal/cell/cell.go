@@ -20,10 +20,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrInUse: another supervisor, or what is left of one, has the directory. The concrete error is an *InUseError.
+// ErrInUse means: another supervisor, or what is left of one, has the directory. The concrete error is an *InUseError.
 var ErrInUse = errors.New("the cell directory is in use")
 
-// ErrOrganization: not an organization id.
+// ErrOrganization means: not an organization id.
 var ErrOrganization = errors.New("not an organization id")
 
 // InUseError names who has the directory.
@@ -40,6 +40,7 @@ func (e *InUseError) Error() string {
 	return fmt.Sprintf("%v: %s, by processes left by supervisor %d", ErrInUse, e.Dir, e.Pid)
 }
 
+// Is makes the error match ErrInUse.
 func (e *InUseError) Is(target error) bool { return target == ErrInUse }
 
 var idPattern = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
@@ -103,7 +104,12 @@ func acquire(ctx context.Context, dir string, lock *os.File) error {
 		return nil
 	case <-ctx.Done():
 		// flock can't be interrupted; whoever waits for it gives the lock back as soon as it has it.
-		go func() { <-locked; lock.Close() }()
+		go func() {
+			if <-locked == nil {
+				_ = unix.Flock(int(lock.Fd()), unix.LOCK_UN)
+			}
+			lock.Close()
+		}()
 		pid, alive := readHolder(lock)
 		return fmt.Errorf("%w: %w", &InUseError{Dir: dir, Pid: pid, Alive: alive}, ctx.Err())
 	}

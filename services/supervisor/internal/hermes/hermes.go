@@ -17,7 +17,7 @@ import (
 // tell outcomes in another way, so none other is run.
 const Version = "0.19.0"
 
-// ReasonUnavailable: Hermes is missing, or another version.
+// ReasonUnavailable means: Hermes is missing, or another version.
 const ReasonUnavailable errs.Reason = "HERMES_UNAVAILABLE"
 
 // Check says whether the virtual environment holds this Hermes. The error tells what to do.

@@ -31,9 +31,9 @@ const (
 )
 
 var (
-	// ErrGone: the machine process has ended, or is being closed.
+	// ErrGone means: the machine process has ended, or is being closed.
 	ErrGone = errors.New("the resident machine is gone")
-	// ErrInvalid: the configuration or the spec breaks a rule; nothing was started.
+	// ErrInvalid means: the configuration or the spec breaks a rule; nothing was started.
 	ErrInvalid = errors.New("invalid")
 )
 
@@ -127,8 +127,7 @@ func (m *Machine) launch(cfg Config) error {
 	}
 	m.cmd.ExtraFiles = []*os.File{far, configFile, nil, nil, nil, cfg.Lock}
 	if err := startLocked(m.cmd); err != nil {
-		m.channel.close()
-		return explain("start machine", err)
+		return errors.Join(explain("start machine", err), m.channel.close())
 	}
 	return nil
 }
@@ -196,7 +195,7 @@ func (m *Machine) receive(ready chan<- error) {
 	// A machine that closed its channel or spoke nonsense is of no use; one that has ended is not harmed.
 	_ = m.cmd.Process.Kill()
 	_ = m.cmd.Wait()
-	m.channel.close()
+	_ = m.channel.close()
 
 	m.mu.Lock()
 	defer m.mu.Unlock()

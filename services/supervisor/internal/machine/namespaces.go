@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNamespaces: this host does not let the process make the mount and PID namespaces a machine is made of. The concrete error is a
+// ErrNamespaces means: this host does not let the process make the mount and PID namespaces a machine is made of. The concrete error is a
 // *NamespaceError.
 var ErrNamespaces = errors.New("namespaces are not allowed")
 

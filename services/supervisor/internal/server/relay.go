@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 
 	"google.golang.org/grpc"
@@ -10,7 +11,7 @@ import (
 	"humanwork.internal/services/supervisor/internal/relay"
 )
 
-// ReasonInvalidAttach: the first message of a native client's stream does not name a conversation.
+// ReasonInvalidAttach means: the first message of a native client's stream does not name a conversation.
 const ReasonInvalidAttach errs.Reason = "INVALID_ATTACH"
 
 type attachStream = grpc.BidiStreamingServer[supervisorv1.AttachRequest, supervisorv1.AttachResponse]
@@ -46,7 +47,7 @@ func (s *Server) Attach(stream attachStream) error {
 	case <-stream.Context().Done():
 		err = stream.Context().Err()
 		native.Close()
-		<-toClient
+		err = errors.Join(err, <-toClient)
 	case <-native.Done():
 		native.Close()
 		err = <-toClient

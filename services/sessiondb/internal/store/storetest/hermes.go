@@ -150,7 +150,7 @@ func (h *Hermes) query(q string) {
 		h.t.Fatalf("%s: %v", q, err)
 	}
 	defer rows.Close()
-	for rows.Next() { //nolint:revive // only drained
+	for rows.Next() { // only drained
 	}
 }
 
