@@ -10,8 +10,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -107,6 +108,25 @@ func (w *world) transcript(conv harness.Conversation) []harness.Message {
 	return got
 }
 
+// answer makes the model answer a prompt, also when Hermes has merged earlier ones into it. The
+// prompt must be unlike all others.
+func (w *world) answer(prompt string, reply scriptedmodel.Reply) {
+	w.Model.On(func(r scriptedmodel.Request) bool {
+		return r.Kind == scriptedmodel.KindTurn && strings.HasSuffix(r.UserText, prompt)
+	}, reply)
+}
+
+// answerWithTool makes the model answer a prompt with a command, and then with a text.
+func (w *world) answerWithTool(prompt, command, text string) {
+	w.answer(prompt, scriptedmodel.Call("terminal", map[string]string{"command": command}))
+	w.Model.On(func(r scriptedmodel.Request) bool {
+		return r.Kind == scriptedmodel.KindTurn && strings.HasSuffix(r.UserText, prompt) && r.Messages[len(r.Messages)-1].Role == "tool"
+	}, scriptedmodel.Text(text))
+}
+
+// continued is in the model's answer to Hermes's own request for the rest of a broken stream.
+const continued = "and this is the rest of it"
+
 // requests are the model's requests of turns with a number above after.
 func (w *world) requests(after int64) []scriptedmodel.Request {
 	var got []scriptedmodel.Request
@@ -171,4 +191,11 @@ func unique() string {
 	return hex.EncodeToString(raw[:])
 }
 
-var errStop = errors.New("stop")
+// counts renders a tally in the order of its names.
+func counts(of map[string]int) string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, fmt.Sprintf("%s %d", k, of[k]))
+	}
+	return strings.Join(out, ", ")
+}

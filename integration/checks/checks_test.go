@@ -25,3 +25,8 @@ func TestToolSchemas(t *testing.T)     { run(t, E6) }
 func TestQueue(t *testing.T)           { run(t, Queue) }
 func TestOutcomes(t *testing.T)        { run(t, Outcomes) }
 func TestKillStorm(t *testing.T)       { run(t, Storm) }
+func TestCancels(t *testing.T)         { run(t, Cancels) }
+func TestCompaction(t *testing.T)      { run(t, Compaction) }
+func TestIngressDeath(t *testing.T)    { run(t, IngressDeath) }
+func TestClaimRaces(t *testing.T)      { run(t, ClaimRaces) }
+func TestDelivery(t *testing.T)        { run(t, DeliveryHasNoGate) }

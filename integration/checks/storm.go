@@ -3,12 +3,9 @@ package checks
 import (
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -49,7 +46,8 @@ type stormLane struct {
 
 type stormTurn struct {
 	id, text, token string
-	cancelled       bool // a cancel was sent
+	reply           string // the one thing the model answers to it
+	cancelled       bool   // a cancel was sent
 	end             harness.Turn
 }
 
@@ -165,15 +163,16 @@ func (s *storm) drive(l *stormLane, n int) {
 // prompt makes a turn whose reply names it: at once, in a slow stream, or after a tool.
 func (s *storm) prompt(l *stormLane, i int) *stormTurn {
 	turn := &stormTurn{token: fmt.Sprintf("token-%s-%d-%s", l.conv.ID, i, unique())}
+	turn.text, turn.reply = "say "+turn.token, "here is "+turn.token
 	switch kind := s.between(1, 10); {
 	case kind <= 5:
-		turn.text = "SAY:" + turn.token
+		s.answer(turn.text, scriptedmodel.Text(turn.reply))
 	case kind <= 8:
-		gate := "slow-" + turn.token
-		turn.text = "SLOW:" + gate + "|slowly and in pieces comes " + turn.token
-		time.AfterFunc(time.Duration(s.between(50, 900))*time.Millisecond, s.Model.Gate(gate).Release)
+		s.answer(turn.text, scriptedmodel.Reply{Text: turn.reply, Between: turn.token})
+		time.AfterFunc(time.Duration(s.between(50, 900))*time.Millisecond, s.Model.Gate(turn.token).Release)
 	default:
-		turn.text = fmt.Sprintf("RUN:sleep 0.%d; echo %s", s.between(1, 4), turn.token)
+		command := fmt.Sprintf("sleep 0.%d; echo %s", s.between(1, 4), turn.token)
+		s.answerWithTool(turn.text, command, turn.reply)
 	}
 	turn.cancelled = s.between(1, 25) == 1
 	return turn
@@ -287,9 +286,5 @@ func (s *storm) victim() string {
 func (s *storm) killed() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var out []string
-	for _, v := range slices.Sorted(maps.Keys(s.kills)) {
-		out = append(out, fmt.Sprintf("%s %d", v, s.kills[v]))
-	}
-	return strings.Join(out, ", ")
+	return counts(s.kills)
 }

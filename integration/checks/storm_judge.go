@@ -2,8 +2,6 @@ package checks
 
 import (
 	"fmt"
-	"maps"
-	"slices"
 	"strings"
 
 	"humanwork.internal/integration/harness"
@@ -21,9 +19,8 @@ type tally struct {
 func (s *storm) judge(turns int) string {
 	s.t.Helper()
 	n := &tally{states: map[string]int{}, reasons: map[string]int{}, locators: map[string]string{}}
-	answers := s.modelAnswers()
 	for _, l := range s.lanes {
-		s.judgeTurns(l, n, answers)
+		s.judgeTurns(l, n)
 		s.judgeEvents(l)
 		s.judgeRows(l)
 		s.judgeTranscript(l)
@@ -31,35 +28,11 @@ func (s *storm) judge(turns int) string {
 	for _, l := range s.lanes {
 		s.says(l.conv, "SAY:afterwards in "+l.conv.ID, "afterwards in "+l.conv.ID)
 	}
-	var states, reasons []string
-	for _, k := range slices.Sorted(maps.Keys(n.states)) {
-		states = append(states, fmt.Sprintf("%s %d", k, n.states[k]))
-	}
-	for _, k := range slices.Sorted(maps.Keys(n.reasons)) {
-		reasons = append(reasons, fmt.Sprintf("%s %d", k, n.reasons[k]))
-	}
 	return fmt.Sprintf("%d accepted = %d ended (%s; reasons: %s), %d replies delivered once under their own turns, none invented; killed: %s",
-		turns, turns, strings.Join(states, ", "), strings.Join(reasons, ", "), n.delivered, s.killed())
+		turns, turns, counts(n.states), counts(n.reasons), n.delivered, s.killed())
 }
 
-// modelAnswers are the texts the model answered with, by the prompt they answer.
-func (s *storm) modelAnswers() map[string][]string {
-	answers := map[string][]string{}
-	for _, r := range s.requests(0) {
-		// What the model was asked may begin with prompts that Hermes merged into it.
-		parts := strings.Split(r.UserText, "\n\n")
-		own := parts[len(parts)-1]
-		if text, ok := strings.CutPrefix(r.Prompt, "SAY:"); ok {
-			answers[own] = append(answers[own], text)
-		} else if rest, ok := strings.CutPrefix(r.Prompt, "SLOW:"); ok {
-			_, text, _ := strings.Cut(rest, "|")
-			answers[own] = append(answers[own], text)
-		}
-	}
-	return answers
-}
-
-func (s *storm) judgeTurns(l *stormLane, n *tally, answers map[string][]string) {
+func (s *storm) judgeTurns(l *stormLane, n *tally) {
 	s.t.Helper()
 	listed, err := s.client.Turns(s.ctx, l.conv)
 	if err != nil {
@@ -81,11 +54,11 @@ func (s *storm) judgeTurns(l *stormLane, n *tally, answers map[string][]string) 
 		if got.Reason() != "" {
 			n.reasons[got.Reason()]++
 		}
-		s.judgeTurn(l, turn, got, n, answers)
+		s.judgeTurn(l, turn, got, n)
 	}
 }
 
-func (s *storm) judgeTurn(l *stormLane, turn *stormTurn, got harness.Turn, n *tally, answers map[string][]string) {
+func (s *storm) judgeTurn(l *stormLane, turn *stormTurn, got harness.Turn, n *tally) {
 	s.t.Helper()
 	switch {
 	case got.State == "REPLIED" && len(got.Replies) == 1:
@@ -104,12 +77,9 @@ func (s *storm) judgeTurn(l *stormLane, turn *stormTurn, got harness.Turn, n *ta
 		if r.Locator.SessionID != l.session {
 			s.t.Errorf("%s: a reply's session is %s, want %s", l.conv.ID, r.Locator.SessionID, l.session)
 		}
-		if !strings.Contains(r.Text, turn.token) {
-			s.t.Errorf("%s %s: the reply is another's: %q", l.conv.ID, turn.text, r.Text)
-		}
-		ran := strings.HasPrefix(turn.text, "RUN:") && strings.HasPrefix(r.Text, "The tool answered:")
-		if !ran && !slices.Contains(answers[turn.text], r.Text) {
-			s.t.Errorf("%s %s: the model never said %q, but %q", l.conv.ID, turn.text, r.Text, answers[turn.text])
+		// A cancel that came late can break the next turn's stream, which Hermes then continues.
+		if r.Text != turn.reply && !(strings.HasPrefix(r.Text, turn.reply) && strings.Contains(r.Text, continued)) {
+			s.t.Errorf("%s %s: the reply is %q, but the model said %q", l.conv.ID, turn.text, r.Text, turn.reply)
 		}
 	}
 }
