@@ -104,12 +104,15 @@ func ParseTurn(messages [][][]byte, lim Limits) ([][]Block, error) {
 // Blank reports whether Hermes, which strips as Python does, would see nothing in s.
 func Blank(s string) bool {
 	for _, r := range s {
-		if !unicode.IsSpace(r) && (r < 0x1c || r > 0x1f) {
+		if !Space(r) {
 			return false
 		}
 	}
 	return true
 }
+
+// Space reports whether Python, and so Hermes, takes r for white space.
+func Space(r rune) bool { return unicode.IsSpace(r) || r >= 0x1c && r <= 0x1f }
 
 // Parse checks one block. path names it in errors.
 func Parse(raw []byte, path string, lim Limits) (Block, error) {

@@ -124,6 +124,9 @@ func decide(rows Rows, seen Seen, shape Shape) Decision {
 			return withoutReply(turn.NoReply, turn.ReasonNothingReadable, "Hermes does not answer a message that holds neither text nor an image", false)
 		}
 	}
+	if rows.User != 0 { // a stop reason that is not known here
+		return failed(turn.ReasonNoAnswer, "Hermes ended the turn without a reply", true)
+	}
 	d := failed(turn.ReasonWedged, "Hermes ended the turn without taking the message; its process is replaced", true)
 	d.EndChild = true
 	return d

@@ -41,19 +41,23 @@ func (q *Queue) drive(c turn.Conversation, l *lane) {
 			q.begins(l, *run)
 			q.mu.Unlock()
 		}
-		more := q.settle(*run, prompt, l)
+		more, ended := q.settle(*run, prompt, l)
 		q.mu.Lock()
-		l.running, l.attempt = "", 0
+		if a := l.adopted; ended && a != nil && a.TurnID == run.TurnID && a.Attempt == run.Attempt {
+			l.adopted = nil
+		}
+		l.running = ""
 		l.again = l.again || more
 		q.mu.Unlock()
 	}
 }
 
-// begins notes what the lane runs, so that it is not adopted a second time. The caller holds mu.
+// begins notes what the lane runs. The caller holds mu.
 func (q *Queue) begins(l *lane, r turn.Run) {
-	l.running, l.attempt = r.TurnID, r.Attempt
+	l.running = r.TurnID
 	l.began = l.accepted[r.TurnID]
 	delete(l.accepted, r.TurnID)
+	delete(l.doubted, r.TurnID)
 }
 
 // claim returns the conversation's next turn, RUNNING, or nil if there is none for this instance.
@@ -101,8 +105,10 @@ func (q *Queue) claim(c turn.Conversation, l *lane) *turn.Run {
 			q.cfg.Disowned()
 			q.await(moved)
 		default:
-			q.fault("claim turn", c, "", err)
-			q.Doubt(c)
+			q.fault("claim turn", c, claimed.Run.TurnID, err)
+			if claimed.Run.TurnID != "" {
+				q.Doubt(c, claimed.Run.TurnID)
+			}
 			q.cfg.Suspect()
 			q.await(moved)
 		}
@@ -110,24 +116,33 @@ func (q *Queue) claim(c turn.Conversation, l *lane) *turn.Run {
 	return nil
 }
 
-// lost returns the conversation's running turn if it is this instance's and no lane knows of it:
-// its claim was committed, but the answer did not arrive, so that it was not prompted.
+// lost returns the conversation's running turn if its claim was committed for this instance but
+// the answer did not arrive, so that it was not prompted. Any other running turn has its lane, here
+// or elsewhere, or is about to be adopted: it may have been prompted.
 func (q *Queue) lost(c turn.Conversation, l *lane, instance int32) *turn.Run {
-	q.mu.Lock()
-	doubtful := l.doubtful && l.adopted == nil && l.claimed == nil
-	l.doubtful = false
-	q.mu.Unlock()
-	if !doubtful {
-		return nil
-	}
-	r, err := q.cfg.Store.Running(q.ctx, c)
-	switch {
-	case err == nil && r.Owner == instance:
-		return &r
-	case err != nil && !errors.Is(err, store.ErrNotFound):
+	for q.ctx.Err() == nil {
+		q.mu.Lock()
+		doubted := l.doubted
+		l.doubted = nil
+		q.mu.Unlock()
+		if len(doubted) == 0 {
+			return nil
+		}
+		moved := q.moves.C()
+		r, err := q.cfg.Store.Running(q.ctx, c)
+		_, unprompted := doubted[r.TurnID]
+		switch {
+		case err == nil && r.Owner == instance && unprompted:
+			return &r
+		case err == nil || errors.Is(err, store.ErrNotFound):
+			return nil
+		}
 		q.fault("read running turn", c, "", err)
-		q.Doubt(c) // the lane comes back here
+		for id := range doubted {
+			q.Doubt(c, id)
+		}
 		q.cfg.Suspect()
+		q.await(moved)
 	}
 	return nil
 }
@@ -152,17 +167,17 @@ func (q *Queue) fault(action string, c turn.Conversation, turnID string, err err
 }
 
 // settle takes a running turn to its end: prompt once, or attach; read the rows; decide; commit;
-// acknowledge. It reports whether another turn of the conversation may be claimed. If the context
-// ends first the turn stays RUNNING, for whoever takes it over.
-func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more bool) {
+// acknowledge. It reports whether another turn of the conversation may be claimed, and whether it
+// ended this one. If the context ends first the turn stays RUNNING, for whoever takes it over.
+func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more, ended bool) {
 	if r.Blocks == nil && !q.load(&r) {
-		return false
+		return false, false
 	}
 	var timings turn.Timings
 	prompted := time.Now()
 	res, p, ok := q.follow(r, prompt)
 	if !ok {
-		return false
+		return false, false
 	}
 	answered := time.Now()
 	timings.ColdAdmission, timings.FirstModelRequest, timings.ModelToolLoop = millis(res.ColdAdmission), millis(res.FirstModelRequest), millis(res.ModelToolLoop)
@@ -172,7 +187,7 @@ func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more bool) {
 	text, shape, others := shapeOf(r.Blocks)
 	rows, damaged, ok := q.rows(r, p, text, others)
 	if !ok {
-		return false
+		return false, false
 	}
 	d := outcome.Decide(rows, res.Seen, shape)
 	if damaged {
@@ -185,11 +200,11 @@ func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more bool) {
 		q.acknowledge(r, p, true)
 	}
 	timings.PersistDeliver = millis(time.Since(answered))
-	more, ok = q.end(store.Ending{Run: r, Decision: d, Rows: rows, Timings: timings})
-	if ok && !d.EndChild {
+	more, ended = q.end(store.Ending{Run: r, Decision: d, Rows: rows, Timings: timings})
+	if ended && !d.EndChild {
 		q.aside(func() { q.acknowledge(r, p, false) })
 	}
-	return more
+	return more, ended
 }
 
 // load reads the blocks of a turn that was taken over.
@@ -239,7 +254,7 @@ func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
 			prompt, action = false, "prompt"
 			res, err = q.cfg.Agent.Prompt(q.ctx, p, r, live)
 		} else {
-			q.resendCancel(p, r)
+			q.resendCancel(p, &r)
 			res, err = q.cfg.Agent.Attach(q.ctx, p, r, live)
 		}
 		if err == nil {
@@ -282,12 +297,20 @@ func (q *Queue) gone(r turn.Run, refusal error) outcome.Seen {
 	return seen
 }
 
-// resendCancel repeats a wish that may never have reached the supervisor: whoever had it died.
-func (q *Queue) resendCancel(p Place, r turn.Run) {
+// resendCancel repeats a wish that may never have reached the supervisor: whoever had it died, or
+// could not reach it either.
+func (q *Queue) resendCancel(p Place, r *turn.Run) {
+	now, err := q.cfg.Store.Running(q.ctx, r.Conversation)
+	switch {
+	case err == nil && now.TurnID == r.TurnID:
+		r.CancelRequested = now.CancelRequested
+	case err != nil && !errors.Is(err, store.ErrNotFound):
+		q.fault("read running turn", r.Conversation, r.TurnID, err)
+	}
 	if !r.CancelRequested {
 		return
 	}
-	if err := q.cfg.Agent.Cancel(q.ctx, p, r); err != nil {
+	if err := q.cfg.Agent.Cancel(q.ctx, p, *r); err != nil {
 		q.fault("cancel turn", r.Conversation, r.TurnID, err)
 	}
 }

@@ -124,9 +124,8 @@ type lane struct {
 	again    bool                 // claim once more before leaving
 	adopted  *turn.Run            // taken over, to be settled
 	claimed  *turn.Run            // claimed with its acceptance, to be prompted
-	doubtful bool                 // a claim's answer was lost: a turn may be RUNNING unknown to its lane
+	doubted  map[string]struct{}  // turns whose claim's answer was lost: RUNNING perhaps, and never prompted
 	running  string               // id of the turn that runs
-	attempt  int32                // of running
 	began    time.Time            // when this process accepted running; zero: it did not. The lane's own
 	accepted map[string]time.Time // when this process accepted turns that wait
 }
@@ -186,12 +185,16 @@ func (q *Queue) Accepted(a store.Acceptance) {
 	}
 }
 
-// Doubt makes the queue look whether a turn of the conversation is RUNNING, or waits, without
-// anybody knowing: the store's answer to a claim or an acceptance was lost.
-func (q *Queue) Doubt(c turn.Conversation) {
+// Doubt makes the queue look whether the turn is RUNNING, or waits, without anybody knowing: the
+// store's answer to its claim or acceptance was lost. Nobody may have prompted it.
+func (q *Queue) Doubt(c turn.Conversation, turnID string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.lane(c).doubtful = true
+	l := q.lane(c)
+	if l.doubted == nil {
+		l.doubted = make(map[string]struct{})
+	}
+	l.doubted[turnID] = struct{}{}
 }
 
 // Kick claims the conversation's next turn if it can be claimed.
@@ -201,13 +204,11 @@ func (q *Queue) Kick(c turn.Conversation) {
 	q.lane(c)
 }
 
-// Adopt settles a running turn that is now this instance's.
+// Adopt settles a running turn that is now this instance's. If a lane of this process still runs it,
+// that lane ends it as the new instance, and it is settled again only if that fails.
 func (q *Queue) Adopt(r turn.Run) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if l := q.lanes[r.Conversation]; l != nil && l.running == r.TurnID && l.attempt == r.Attempt {
-		return // its lane is still here, and ends it as the new instance
-	}
 	q.lane(r.Conversation).adopted = &r
 }
 

@@ -2,6 +2,7 @@ package queue
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 
 	"humanwork.internal/services/ingress/internal/block"
@@ -39,6 +40,19 @@ func shapeOf(blocks []turn.Block) (text string, shape outcome.Shape, others bool
 	}
 	text = strings.Join(texts, "\n")
 	shape.Readable = shape.Readable || !block.Blank(text)
-	shape.Command = !others && strings.HasPrefix(strings.TrimSpace(text), "/")
+	shape.Command = !others && isCommand(text)
 	return text, shape, others
+}
+
+// commands are the words Hermes 0.19.0 answers itself. Any other text with a slash in front is a
+// message like all others, which a wedged child would only announce to have queued.
+var commands = []string{"compact", "context", "help", "model", "queue", "reset", "steer", "tools", "version"}
+
+// isCommand reads the first word as Hermes does: any number of slashes, any case.
+func isCommand(text string) bool {
+	word := strings.FieldsFunc(text, block.Space)
+	if len(word) == 0 || word[0][0] != '/' {
+		return false
+	}
+	return slices.Contains(commands, strings.ToLower(strings.TrimLeft(word[0], "/")))
 }

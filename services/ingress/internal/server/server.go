@@ -147,7 +147,7 @@ func (s *Server) accept(ctx context.Context, sub store.Submission) (store.Accept
 	case errors.Is(err, store.ErrKeyReused), errors.Is(err, store.ErrQueueFull), errors.Is(err, store.ErrBusy):
 		return a, err
 	case err != nil:
-		s.cfg.Queue.Doubt(c)
+		s.cfg.Queue.Doubt(c, sub.TurnID)
 		return a, err
 	case a.Replayed:
 		return a, nil

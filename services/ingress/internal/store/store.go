@@ -99,7 +99,7 @@ type Turns interface {
 	// Claim makes the conversation's first waiting turn RUNNING, owned by the instance. It calls
 	// place under the conversation's lock: no turn of it runs then, and its error ends the claim
 	// with nothing changed. Errors: ErrNothingToClaim, ErrNotOwner (the instance was taken over);
-	// after any other error the turn may be RUNNING.
+	// after any other error the turn may be RUNNING if one is named in the answer.
 	Claim(ctx context.Context, c turn.Conversation, instance int32, place func(context.Context) (Placed, error)) (Claimed, error)
 	// End ends a running turn once. Errors: ErrNotOwner (another instance owns or ended it),
 	// ErrAlreadyDelivered (nothing was changed).

@@ -57,7 +57,7 @@ func (s *Store) Claim(ctx context.Context, c turn.Conversation, instance int32, 
 	queueClaim(b, &claimed, instance, placed)
 	b.Queue("COMMIT")
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
-		return store.Claimed{}, translateClaim(err)
+		return store.Claimed{Run: turn.Run{Conversation: c, TurnID: run.TurnID}}, translateClaim(err)
 	}
 	return claimed, nil
 }

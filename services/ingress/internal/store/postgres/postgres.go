@@ -78,11 +78,12 @@ func translate(action string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) && !errors.As(err, new(*pgconn.ConnectError)) {
+	connecting := errors.As(err, new(*pgconn.ConnectError))
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) && !connecting {
 		return fmt.Errorf("%s: %w", action, err)
 	}
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && !serverGone(pg.Code) {
+	if errors.As(err, &pg) && !connecting && !serverGone(pg.Code) {
 		switch pg.ConstraintName {
 		case "turn_owner_fkey":
 			return fmt.Errorf("%s: %w", action, store.ErrNotOwner)
