@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"humanwork.internal/services/ingress/internal/outcome"
@@ -34,7 +36,7 @@ func (q *Queue) drive(c turn.Conversation, l *lane) {
 		}
 		q.mu.Unlock()
 		if run == nil {
-			if run = q.claim(c, l); run == nil {
+			if run = q.claim(c); run == nil {
 				continue
 			}
 			q.mu.Lock()
@@ -57,12 +59,15 @@ func (q *Queue) begins(l *lane, r turn.Run) {
 	l.running = r.TurnID
 	l.began = l.accepted[r.TurnID]
 	delete(l.accepted, r.TurnID)
-	delete(l.doubted, r.TurnID)
+	q.settleDoubt(r.Conversation, r.TurnID)
+	if l.claimed != nil && l.claimed.TurnID == r.TurnID {
+		l.claimed = nil // it was found before it was handed over
+	}
 }
 
 // claim returns the conversation's next turn, RUNNING, or nil if there is none for this instance.
 // Until the place's services can be reached the turn stays accepted and nothing is locked.
-func (q *Queue) claim(c turn.Conversation, l *lane) *turn.Run {
+func (q *Queue) claim(c turn.Conversation) *turn.Run {
 	var pause wake.Backoff
 	for q.ctx.Err() == nil {
 		p, err := q.cfg.Directory.Locate(q.ctx, c)
@@ -99,7 +104,7 @@ func (q *Queue) claim(c turn.Conversation, l *lane) *turn.Run {
 			q.cfg.Directory.Forget(c)
 			_ = pause.Pause(q.ctx)
 		case errors.Is(err, store.ErrNothingToClaim):
-			return q.lost(c, l, instance)
+			return q.lost(c, instance)
 		case errors.Is(err, store.ErrNotOwner):
 			q.fault("claim turn", c, "", err)
 			q.cfg.Disowned()
@@ -118,31 +123,35 @@ func (q *Queue) claim(c turn.Conversation, l *lane) *turn.Run {
 
 // lost returns the conversation's running turn if its claim was committed for this instance but
 // the answer did not arrive, so that it was not prompted. Any other running turn has its lane, here
-// or elsewhere, or is about to be adopted: it may have been prompted.
-func (q *Queue) lost(c turn.Conversation, l *lane, instance int32) *turn.Run {
+// or elsewhere, or is about to be adopted.
+func (q *Queue) lost(c turn.Conversation, instance int32) *turn.Run {
 	for q.ctx.Err() == nil {
 		q.mu.Lock()
-		doubted := l.doubted
-		l.doubted = nil
+		doubted := slices.Collect(maps.Keys(q.doubted[c]))
 		q.mu.Unlock()
 		if len(doubted) == 0 {
 			return nil
 		}
 		moved := q.moves.C()
 		r, err := q.cfg.Store.Running(q.ctx, c)
-		_, unprompted := doubted[r.TurnID]
-		switch {
-		case err == nil && r.Owner == instance && unprompted:
+		if err != nil && !errors.Is(err, store.ErrNotFound) {
+			q.fault("read running turn", c, "", err)
+			q.cfg.Suspect()
+			q.await(moved)
+			continue
+		}
+		q.mu.Lock()
+		for _, id := range doubted {
+			if id != r.TurnID {
+				q.settleDoubt(c, id)
+			}
+		}
+		q.mu.Unlock()
+		// Claimed by the instance this process was before, it comes back when it is taken over.
+		if slices.Contains(doubted, r.TurnID) && r.Owner == instance {
 			return &r
-		case err == nil || errors.Is(err, store.ErrNotFound):
-			return nil
 		}
-		q.fault("read running turn", c, "", err)
-		for id := range doubted {
-			q.Doubt(c, id)
-		}
-		q.cfg.Suspect()
-		q.await(moved)
+		return nil
 	}
 	return nil
 }

@@ -117,6 +117,9 @@ type Queue struct {
 	instance int32 // 0: none
 	peers    bool
 	lanes    map[turn.Conversation]*lane
+	// doubted are turns this process may have claimed without an answer: RUNNING perhaps, and
+	// prompted by nobody.
+	doubted map[turn.Conversation]map[string]struct{}
 }
 
 // lane is one conversation with work here. Guarded by Queue.mu.
@@ -124,7 +127,6 @@ type lane struct {
 	again    bool                 // claim once more before leaving
 	adopted  *turn.Run            // taken over, to be settled
 	claimed  *turn.Run            // claimed with its acceptance, to be prompted
-	doubted  map[string]struct{}  // turns whose claim's answer was lost: RUNNING perhaps, and never prompted
 	running  string               // id of the turn that runs
 	began    time.Time            // when this process accepted running; zero: it did not. The lane's own
 	accepted map[string]time.Time // when this process accepted turns that wait
@@ -132,7 +134,7 @@ type lane struct {
 
 // New makes a queue that works until ctx ends.
 func New(ctx context.Context, cfg Config) *Queue {
-	return &Queue{cfg: cfg, ctx: ctx, lanes: make(map[turn.Conversation]*lane)}
+	return &Queue{cfg: cfg, ctx: ctx, lanes: make(map[turn.Conversation]*lane), doubted: make(map[turn.Conversation]map[string]struct{})}
 }
 
 // Wait returns when all lanes have ended, after the queue's context has.
@@ -190,11 +192,19 @@ func (q *Queue) Accepted(a store.Acceptance) {
 func (q *Queue) Doubt(c turn.Conversation, turnID string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	l := q.lane(c)
-	if l.doubted == nil {
-		l.doubted = make(map[string]struct{})
+	if q.doubted[c] == nil {
+		q.doubted[c] = make(map[string]struct{})
 	}
-	l.doubted[turnID] = struct{}{}
+	q.doubted[c][turnID] = struct{}{}
+	q.lane(c)
+}
+
+// settleDoubt forgets a doubt. The caller holds mu.
+func (q *Queue) settleDoubt(c turn.Conversation, turnID string) {
+	delete(q.doubted[c], turnID)
+	if len(q.doubted[c]) == 0 {
+		delete(q.doubted, c)
+	}
 }
 
 // Kick claims the conversation's next turn if it can be claimed.
@@ -209,7 +219,14 @@ func (q *Queue) Kick(c turn.Conversation) {
 func (q *Queue) Adopt(r turn.Run) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.lane(r.Conversation).adopted = &r
+	l := q.lane(r.Conversation)
+	// A turn that nobody has prompted is prompted: an attach would keep it from ever running.
+	if _, unprompted := q.doubted[r.Conversation][r.TurnID]; unprompted {
+		l.claimed = &r
+	}
+	if l.claimed == nil || l.claimed.TurnID != r.TurnID {
+		l.adopted = &r
+	}
 }
 
 // lane returns the conversation's lane, with one more round to do. The caller holds mu.

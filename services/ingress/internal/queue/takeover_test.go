@@ -207,6 +207,19 @@ func TestLostClaim(t *testing.T) {
 	}, turn.Replied, "prompt t1", "acknowledge t1")
 }
 
+// So is one that was committed for the instance this process was before, when it is taken over.
+func TestLostClaimOfTheOldInstance(t *testing.T) {
+	w := accepted()
+	w.play(t, func(q *Queue) {
+		w.onClaim = func() error { return store.ErrUnavailable }
+		q.Kick(conversation)
+		synctest.Wait()
+		q.Own(second)
+		synctest.Wait()
+		q.Adopt(w.owner(second))
+	}, turn.Replied, "prompt t1", "acknowledge t1")
+}
+
 // A doubt about another turn is no reason to prompt the one that runs: it was prompted, by the lane
 // that has just left it, and a supervisor that was started anew would run it a second time.
 func TestDoubtAboutAnother(t *testing.T) {
