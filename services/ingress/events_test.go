@@ -22,7 +22,7 @@ import (
 type events = grpc.ServerStreamingClient[ingressv1.StreamEventsResponse]
 
 // follow opens an event stream and returns once it is attached.
-func (r *replica) follow(t testing.TB, ctx context.Context, conv string, after int64) events {
+func (r *replica) follow(ctx context.Context, t testing.TB, conv string, after int64) events {
 	t.Helper()
 	s, err := r.StreamEvents(ctx, &ingressv1.StreamEventsRequest{OrganizationId: org, ConversationId: conv, AfterSequence: after})
 	if err == nil {
@@ -60,7 +60,7 @@ func TestEvents(t *testing.T) {
 	runs, other := start(t, url, w), start(t, url, w)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	near, far := runs.follow(t, ctx, "c1", 0), other.follow(t, ctx, "c1", 0)
+	near, far := runs.follow(ctx, t, "c1", 0), other.follow(ctx, t, "c1", 0)
 	id := runs.submit(t, "c1", "hello").GetTurnId()
 	want := []string{"1 turn.accepted", "2 turn.started", "3 message.delivered", "4 turn.ended"}
 	durable, live := until(t, near, id)
@@ -72,7 +72,7 @@ func TestEvents(t *testing.T) {
 	}
 	// A replay is what was seen; from the middle, the rest.
 	for after := range len(want) {
-		if got, _ := until(t, other.follow(t, ctx, "c1", int64(after)), id); !slices.Equal(got, want[after:]) {
+		if got, _ := until(t, other.follow(ctx, t, "c1", int64(after)), id); !slices.Equal(got, want[after:]) {
 			t.Errorf("events after %d = %q", after, got)
 		}
 	}
@@ -92,7 +92,7 @@ func TestEventOfEnd(t *testing.T) {
 	r := start(t, testkit.Postgres(t), w)
 	id := r.submit(t, "c1", "hello").GetTurnId()
 	turn := r.wait(t, "c1", id)
-	s := r.follow(t, t.Context(), "c1", 2)
+	s := r.follow(t.Context(), t, "c1", 2)
 	for _, typ := range []string{"message.delivered", "turn.ended"} {
 		m, err := s.Recv()
 		if err != nil {
@@ -117,7 +117,7 @@ func TestAttachAtAnyMoment(t *testing.T) {
 	last := int64(4 * turns)
 	for i := range turns {
 		for _, r := range replicas {
-			s := r.follow(t, t.Context(), "c1", 0)
+			s := r.follow(t.Context(), t, "c1", 0)
 			go func() {
 				for want := int64(1); want <= last; {
 					m, err := s.Recv()
@@ -148,7 +148,7 @@ func TestLiveElsewhere(t *testing.T) {
 	w.hermes = hermes
 	defer release()
 	runs, other := start(t, url, w), start(t, url, w)
-	s := other.follow(t, t.Context(), "c1", 0)
+	s := other.follow(t.Context(), t, "c1", 0)
 	id := runs.submit(t, "c1", "hello").GetTurnId()
 	<-began
 	for live := false; !live; {
@@ -165,7 +165,7 @@ func TestLiveElsewhere(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	w := newWorld(t)
 	r := start(t, testkit.Postgres(t), w, func(c *ingress.Config) { c.SubscriberQueue = 4 })
-	s := r.follow(t, t.Context(), "c1", 0)
+	s := r.follow(t.Context(), t, "c1", 0)
 	// Nothing is read while more is streamed than the connection and the queue hold.
 	big := strings.Repeat("x", 200_000)
 	id := ""
@@ -195,7 +195,7 @@ func TestSlowReader(t *testing.T) {
 	}
 	_, err := s.Recv()
 	wantReason(t, err, errs.OutOfRange, "EVENTS_GAP")
-	durable, _ := until(t, r.follow(t, t.Context(), "c1", last), id)
+	durable, _ := until(t, r.follow(t.Context(), t, "c1", last), id)
 	if int64(len(durable)) != 48-last {
 		t.Errorf("%d events after the gap at %d, want %d", len(durable), last, 48-last)
 	}
@@ -209,7 +209,7 @@ func TestDrain(t *testing.T) {
 	r := start(t, testkit.Postgres(t), w)
 	id := r.submit(t, "c1", "hello").GetTurnId()
 	<-began
-	s := r.follow(t, t.Context(), "c1", 2)
+	s := r.follow(t.Context(), t, "c1", 2)
 	waited := make(chan error, 1)
 	go func() {
 		m, err := r.GetTurn(t.Context(), &ingressv1.GetTurnRequest{OrganizationId: org, ConversationId: "c1", TurnId: id, WaitMs: 60_000})

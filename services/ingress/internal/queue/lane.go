@@ -232,11 +232,11 @@ func (q *Queue) load(r *turn.Run) bool {
 	return false
 }
 
-// follow returns the attempt's result. Prompt is called at most once: whatever breaks afterwards
-// is mended by attaching, which never starts anything.
+// follow returns the attempt's result. Prompt is called again only after the supervisor's word that
+// it began nothing: whatever else breaks is mended by attaching, which never starts anything.
 func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
 	var pause wake.Backoff
-	announced := false
+	announced, again := false, false
 	live := func(u turn.Update) {
 		q.cfg.Readers.Live(r.Conversation, r.TurnID, u)
 		if !announced && q.hasPeers() {
@@ -258,12 +258,14 @@ func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
 			return Result{Seen: q.gone(r, refusal)}, p, true
 		}
 		var res Result
-		action := "attach to turn"
-		if prompt {
+		action, prompts := "attach to turn", prompt
+		if again || !prompts {
+			q.resendCancel(p, &r)
+		}
+		if again = true; prompts {
 			prompt, action = false, "prompt"
 			res, err = q.cfg.Agent.Prompt(q.ctx, p, r, live)
 		} else {
-			q.resendCancel(p, &r)
 			res, err = q.cfg.Agent.Attach(q.ctx, p, r, live)
 		}
 		if err == nil {
@@ -274,6 +276,8 @@ func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
 		}
 		q.fault(action, r.Conversation, r.TurnID, err)
 		switch q.cfg.Judge(err) {
+		case NotStarted:
+			prompt = prompts
 		case Moved:
 			q.cfg.Directory.Forget(r.Conversation)
 		case Refused:

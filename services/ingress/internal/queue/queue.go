@@ -78,11 +78,12 @@ type Verdict uint8
 
 // The verdicts.
 const (
-	TryAgain Verdict = iota // the upstream may answer otherwise later
-	Settled                 // the attempt was given up elsewhere
-	Moved                   // the organization's placement is another
-	Refused                 // the upstream will never take this
-	Damaged                 // the session's file can't be read by anybody
+	TryAgain   Verdict = iota // the upstream may answer otherwise later
+	NotStarted                // so, and certainly nothing was begun
+	Settled                   // the attempt was given up elsewhere
+	Moved                     // the organization's placement is another
+	Refused                   // the upstream will never take this
+	Damaged                   // the session's file can't be read by anybody
 )
 
 // Config is what a queue works with.

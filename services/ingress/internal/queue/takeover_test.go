@@ -2,6 +2,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"testing"
@@ -27,6 +28,7 @@ type world struct {
 	calls   []string
 	onEnd   func(store.Ending)
 	onClaim func() error
+	fails   []error       // answers of the first Prompts
 	running chan struct{} // Prompt answers when it is closed; nil: at once
 }
 
@@ -109,6 +111,11 @@ var replied = Result{Seen: outcome.Seen{End: outcome.Answered, StopReason: "end_
 
 func (w *world) Prompt(ctx context.Context, _ Place, r turn.Run, _ func(turn.Update)) (Result, error) {
 	w.did("prompt " + r.TurnID)
+	if len(w.fails) > 0 {
+		err := w.fails[0]
+		w.fails = w.fails[1:]
+		return Result{}, err
+	}
 	if w.running != nil {
 		select {
 		case <-w.running:
@@ -122,6 +129,15 @@ func (w *world) Prompt(ctx context.Context, _ Place, r turn.Run, _ func(turn.Upd
 func (w *world) Attach(_ context.Context, _ Place, r turn.Run, _ func(turn.Update)) (Result, error) {
 	w.did("attach " + r.TurnID)
 	return replied, nil
+}
+
+var errStarting, errBroken = errors.New("the supervisor has not opened its cell"), errors.New("the stream broke")
+
+func judge(err error) Verdict {
+	if errors.Is(err, errStarting) {
+		return NotStarted
+	}
+	return TryAgain
 }
 
 // cell is the world as an Agent.
@@ -145,7 +161,7 @@ func (w *world) play(t *testing.T, script func(q *Queue), want turn.State, calls
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		q := New(ctx, Config{Store: w, Directory: w, Agent: cell{w}, Sessions: w, Readers: w, ClaimDeadline: time.Second,
-			Judge: func(error) Verdict { return TryAgain }, Suspect: func() {}, Disowned: func() {},
+			Judge: judge, Suspect: func() {}, Disowned: func() {},
 			Fault: func(string, turn.Conversation, string, error) {}})
 		q.Own(first)
 		script(q)
@@ -249,6 +265,17 @@ func TestDoubtBeforeHandOver(t *testing.T) {
 		run := w.run
 		q.Accepted(store.Acceptance{Turn: turn.Turn{Conversation: conversation, ID: "t1"}, Claimed: &store.Claimed{Run: run}, Claimable: true})
 	}, turn.Replied, "prompt t1", "acknowledge t1")
+}
+
+// A supervisor that has not opened its cell yet begins nothing: the turn waits for it. After any
+// other failure of a prompt nothing is prompted again.
+func TestPromptRefusedForNow(t *testing.T) {
+	w := accepted()
+	w.play(t, func(q *Queue) {
+		w.fails = []error{errStarting, errStarting, errBroken}
+		q.Kick(conversation)
+		time.Sleep(time.Minute) // the pauses between attempts
+	}, turn.Replied, "prompt t1", "prompt t1", "prompt t1", "attach t1", "acknowledge t1")
 }
 
 func TestCommand(t *testing.T) {

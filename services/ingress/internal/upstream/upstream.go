@@ -282,6 +282,8 @@ func (c *Cell) Transcript(ctx context.Context, p queue.Place, organization strin
 // Judge implements queue.Config.Judge.
 func Judge(err error) queue.Verdict {
 	switch errs.ReasonOf(err) {
+	case "SUPERVISOR_STARTING", "SUPERVISOR_STOPPING":
+		return queue.NotStarted
 	case "TURN_SETTLED":
 		return queue.Settled
 	case "PLACEMENT_MOVED":
@@ -290,6 +292,8 @@ func Judge(err error) queue.Verdict {
 		return queue.Damaged
 	}
 	switch errs.KindOf(err) {
+	case errs.Unauthenticated: // the call's principal expired while it waited for a connection
+		return queue.NotStarted
 	case errs.Invalid, errs.Precondition, errs.Exhausted, errs.Denied, errs.OutOfRange, errs.Conflict:
 		return queue.Refused
 	}
