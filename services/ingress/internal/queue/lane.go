@@ -258,9 +258,16 @@ func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
 			return Result{Seen: q.gone(r, refusal)}, p, true
 		}
 		var res Result
-		action, prompts := "attach to turn", prompt
+		action, prompts := "attach to turn", prompt // prompts: this time
 		if again || !prompts {
-			q.resendCancel(p, &r)
+			owned, err := q.review(p, &r)
+			if prompts && err != nil {
+				_ = pause.Pause(q.ctx)
+				continue
+			}
+			// Whoever owns the turn by now may have ended it, and the supervisor that was told so may
+			// be gone.
+			prompts = prompts && owned
 		}
 		if again = true; prompts {
 			prompt, action = false, "prompt"
@@ -310,22 +317,25 @@ func (q *Queue) gone(r turn.Run, refusal error) outcome.Seen {
 	return seen
 }
 
-// resendCancel repeats a wish that may never have reached the supervisor: whoever had it died, or
-// could not reach it either.
-func (q *Queue) resendCancel(p Place, r *turn.Run) {
+// review looks at the turn again: whether it is still this instance's, and whether somebody wishes
+// it cancelled. A wish is repeated: whoever had it may have died, or not reached the supervisor.
+func (q *Queue) review(p Place, r *turn.Run) (owned bool, err error) {
 	now, err := q.cfg.Store.Running(q.ctx, r.Conversation)
 	switch {
 	case err == nil && now.TurnID == r.TurnID:
+		owned = now.Owner == q.me()
 		r.CancelRequested = now.CancelRequested
-	case err != nil && !errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, store.ErrNotFound):
+		err = nil
+	case err != nil:
 		q.fault("read running turn", r.Conversation, r.TurnID, err)
 	}
-	if !r.CancelRequested {
-		return
+	if r.CancelRequested {
+		if err := q.cfg.Agent.Cancel(q.ctx, p, *r); err != nil {
+			q.fault("cancel turn", r.Conversation, r.TurnID, err)
+		}
 	}
-	if err := q.cfg.Agent.Cancel(q.ctx, p, *r); err != nil {
-		q.fault("cancel turn", r.Conversation, r.TurnID, err)
-	}
+	return owned, err
 }
 
 func (q *Queue) announce(r turn.Run) {

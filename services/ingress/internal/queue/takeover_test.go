@@ -22,14 +22,15 @@ var conversation = turn.Conversation{Organization: "acme", ID: "c1"}
 // a call answers.
 type world struct {
 	Store
-	mu      sync.Mutex
-	run     turn.Run
-	state   turn.State
-	calls   []string
-	onEnd   func(store.Ending)
-	onClaim func() error
-	fails   []error       // answers of the first Prompts
-	running chan struct{} // Prompt answers when it is closed; nil: at once
+	mu       sync.Mutex
+	run      turn.Run
+	state    turn.State
+	calls    []string
+	onEnd    func(store.Ending)
+	onClaim  func() error
+	fails    []error // answers of the first Prompts
+	onPrompt func()
+	running  chan struct{} // Prompt answers when it is closed; nil: at once
 }
 
 func (w *world) did(call string) {
@@ -111,6 +112,9 @@ var replied = Result{Seen: outcome.Seen{End: outcome.Answered, StopReason: "end_
 
 func (w *world) Prompt(ctx context.Context, _ Place, r turn.Run, _ func(turn.Update)) (Result, error) {
 	w.did("prompt " + r.TurnID)
+	if w.onPrompt != nil {
+		w.onPrompt()
+	}
 	if len(w.fails) > 0 {
 		err := w.fails[0]
 		w.fails = w.fails[1:]
@@ -276,6 +280,17 @@ func TestPromptRefusedForNow(t *testing.T) {
 		q.Kick(conversation)
 		time.Sleep(time.Minute) // the pauses between attempts
 	}, turn.Replied, "prompt t1", "prompt t1", "prompt t1", "attach t1", "acknowledge t1")
+}
+
+// Nor is a turn prompted that another instance took over, and may have ended, meanwhile.
+func TestPromptRefusedThenTakenOver(t *testing.T) {
+	w := accepted()
+	w.play(t, func(q *Queue) {
+		w.fails = []error{errStarting}
+		w.onPrompt = func() { w.owner(second) }
+		q.Kick(conversation)
+		time.Sleep(time.Minute)
+	}, turn.Running, "prompt t1", "attach t1")
 }
 
 func TestCommand(t *testing.T) {
