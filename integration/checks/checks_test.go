@@ -30,3 +30,9 @@ func TestCompaction(t *testing.T)      { run(t, Compaction) }
 func TestIngressDeath(t *testing.T)    { run(t, IngressDeath) }
 func TestClaimRaces(t *testing.T)      { run(t, ClaimRaces) }
 func TestDelivery(t *testing.T)        { run(t, DeliveryHasNoGate) }
+func TestEvents(t *testing.T)          { run(t, Events) }
+func TestBadInput(t *testing.T)        { run(t, BadInput) }
+func TestShutdown(t *testing.T)        { run(t, Shutdown) }
+func TestWrongHermes(t *testing.T)     { run(t, WrongHermes) }
+func TestHermesLost(t *testing.T)      { run(t, HermesLost) }
+func TestPostgresGone(t *testing.T)    { run(t, PostgresGone) }

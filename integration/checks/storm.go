@@ -246,7 +246,7 @@ func (s *storm) strike() {
 		if len(pids) == 0 {
 			return
 		}
-		_ = syscall.Kill(pids[s.between(0, len(pids)-1)], syscall.SIGKILL) // it may have ended by itself
+		kill(pids[s.between(0, len(pids)-1)])
 	case "Postgres":
 		s.Database.Cut()
 		pause := time.NewTimer(time.Duration(s.between(20, 400)) * time.Millisecond)
@@ -288,3 +288,6 @@ func (s *storm) killed() string {
 	defer s.mu.Unlock()
 	return counts(s.kills)
 }
+
+// kill sends SIGKILL to a process that may have ended by itself.
+func kill(pid int) { _ = syscall.Kill(pid, syscall.SIGKILL) }

@@ -256,6 +256,12 @@ func (s *System) Stop() {
 		return
 	}
 	s.stopped = true
+	s.StopAll()
+}
+
+// StopAll is Stop for a system that is started again.
+func (s *System) StopAll() {
+	s.t.Helper()
 	for _, name := range slices.Backward(s.order) {
 		p := s.all[name]
 		if p == nil || p.Ended() {

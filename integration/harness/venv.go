@@ -57,6 +57,19 @@ sys.exit(main())
 // Recorded reads it. Files are linked where the file system allows.
 func RecordingVenv(t T) string {
 	t.Helper()
+	dir := copyVenv(t)
+	entry := filepath.Join(dir, "bin", "hermes-acp")
+	if err := os.Remove(entry); err != nil { // or the write below would change the original
+		t.Fatalf("copy Hermes: %v", err)
+	}
+	if err := os.WriteFile(entry, []byte(recorder), 0o755); err != nil { //nolint:gosec // a program
+		t.Fatalf("copy Hermes: %v", err)
+	}
+	return dir
+}
+
+func copyVenv(t T) string {
+	t.Helper()
 	source := os.Getenv(HermesVariable)
 	if source == "" {
 		t.Fatalf("%s is not set", HermesVariable)
@@ -73,14 +86,32 @@ func RecordingVenv(t T) string {
 	if err := copyTree(source, dir); err != nil {
 		t.Fatalf("copy Hermes: %v", err)
 	}
-	entry := filepath.Join(dir, "bin", "hermes-acp")
-	if err := os.Remove(entry); err != nil { // or the write below would change the original
-		t.Fatalf("copy Hermes: %v", err)
-	}
-	if err := os.WriteFile(entry, []byte(recorder), 0o755); err != nil { //nolint:gosec // a program
-		t.Fatalf("copy Hermes: %v", err)
-	}
 	return dir
+}
+
+// Movable is a copy of a Hermes installation that can go missing.
+type Movable struct {
+	Path string
+	t    T
+}
+
+// MovableVenv makes one.
+func MovableVenv(t T) *Movable {
+	t.Helper()
+	return &Movable{Path: copyVenv(t), t: t}
+}
+
+// Away makes Hermes's entry point go missing, Back brings it back.
+func (m *Movable) Away() { m.rename("hermes-acp", "hermes-acp.away") }
+
+// Back ends Away.
+func (m *Movable) Back() { m.rename("hermes-acp.away", "hermes-acp") }
+
+func (m *Movable) rename(from, to string) {
+	m.t.Helper()
+	if err := os.Rename(filepath.Join(m.Path, "bin", from), filepath.Join(m.Path, "bin", to)); err != nil {
+		m.t.Fatalf("move Hermes: %v", err)
+	}
 }
 
 func copyTree(from, to string) error {
