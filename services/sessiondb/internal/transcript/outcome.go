@@ -18,7 +18,8 @@ type Outcome struct {
 	// order, without the ones it may have written to itself.
 	UserIDs []int64
 	// Replies are the assistant rows after the turn's own row that end a run, in order. A row
-	// without text is none: there is nothing to deliver.
+	// without text is none: there is nothing to deliver. Nor is the beginning of an answer that
+	// Hermes set out to continue and did not.
 	Replies []Reply
 }
 
@@ -54,7 +55,9 @@ func (h *History) Outcome(watermark int64, prompt Prompt) Outcome {
 		}
 		next := own + i + 1
 		endsRun := next == len(turn) || turn[next].row.Role == RoleUser
-		if endsRun && !e.row.callsTools() && !e.folded && Strip(e.message(e.row.ID).Text) != "" {
+		// Hermes asked itself to go on and never did: the model failed, or it was ended.
+		unfinished := e.row.cutOff() && next < len(turn) && turn[next].doubtful && len(e.parts) < maxLengthRows-1
+		if endsRun && !unfinished && !e.row.callsTools() && !e.folded && Strip(e.message(e.row.ID).Text) != "" {
 			out.Replies = append(out.Replies, Reply{ID: e.row.ID, FinishReason: e.row.FinishReason})
 		}
 	}
