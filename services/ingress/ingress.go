@@ -241,7 +241,7 @@ func (s *Service) Ready(context.Context) error {
 	registered, listening := s.keeper.Ready()
 	switch {
 	case !migrated:
-		return errors.New("ingress: the database schema is not up to date yet")
+		return errors.New("ingress waits for its Postgres database; start it, or correct postgres_url_file")
 	case !registered:
 		return errors.New("ingress: not registered with the database")
 	case !listening:

@@ -148,6 +148,12 @@ func TestLostListen(t *testing.T) {
 	waited := make(chan *ingressv1.Turn, 1)
 	go func() { waited <- reads.wait(t, "c1", id) }()
 	for range 3 {
+		eventually(t, "a listener", func() error {
+			if query[int](t, url, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND "+listens) == 0 {
+				return errors.New("nobody listens")
+			}
+			return nil
+		})
 		kill(t, url, listens)
 		release()
 	}

@@ -8,11 +8,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sys/unix"
 
 	"humanwork.internal/services/ingress/internal/store"
 )
@@ -37,10 +40,9 @@ func Open(url string, maxConns int32) (*Store, error) {
 	cfg.MaxConns = maxConns
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
 	cfg.ConnConfig.RuntimeParams["application_name"] = "humanwork-ingress"
+	cfg.ConnConfig.DialFunc = dialer().DialContext
 	single := cfg.ConnConfig.Copy()
-	// A dead host must not hold its lock, or be listened to, for hours: both ends probe (rule 13).
-	single.DialFunc = (&net.Dialer{Timeout: connectTimeout, KeepAliveConfig: net.KeepAliveConfig{
-		Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3}}).DialContext
+	// A dead host must not hold its lock for hours: the server probes too (rule 13).
 	for k, v := range map[string]string{"tcp_keepalives_idle": "5", "tcp_keepalives_interval": "2", "tcp_keepalives_count": "3"} {
 		single.RuntimeParams[k] = v
 	}
@@ -50,6 +52,29 @@ func Open(url string, maxConns int32) (*Store, error) {
 		return nil, fmt.Errorf("make Postgres pool: %w", err)
 	}
 	return &Store{pool: pool, single: single}, nil
+}
+
+// silence is how long the server's host may be silent before a connection is given up.
+const silence = 11 * time.Second
+
+// dialer makes connections that notice a host that is gone without a word. Probes find it on a
+// connection that waits, for a notice or for an answer; data that is under way keeps them from being
+// sent, and the kernel's own patience with it is a quarter of an hour, for which a lane would wait.
+func dialer() *net.Dialer {
+	return &net.Dialer{
+		Timeout:         connectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 5 * time.Second, Interval: 2 * time.Second, Count: 3},
+		Control: func(network, _ string, c syscall.RawConn) error {
+			if !strings.HasPrefix(network, "tcp") {
+				return nil
+			}
+			var set error
+			err := c.Control(func(fd uintptr) {
+				set = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
+			})
+			return errors.Join(err, set)
+		},
+	}
 }
 
 // Close waits for running statements and closes the pool.

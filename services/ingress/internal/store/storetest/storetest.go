@@ -9,6 +9,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"humanwork.internal/services/ingress/internal/outcome"
 	"humanwork.internal/services/ingress/internal/store"
@@ -273,20 +274,20 @@ func testClaimRace(t *testing.T, f *fixture) {
 	}
 	var mu sync.Mutex
 	var got []string
-	inside := 0
+	inside := make(chan struct{})
 	var wg sync.WaitGroup
 	barrier := make(chan struct{})
 	for range 5 {
 		wg.Go(func() {
 			<-barrier
 			claimed, err := f.Claim(t.Context(), f.c, me, func(ctx context.Context) (store.Placed, error) {
-				mu.Lock()
-				inside++
-				if inside > 1 {
+				// Nothing tells that the others wait for the lock; without it they would meet here.
+				select {
+				case inside <- struct{}{}:
 					t.Error("two claims of one conversation at once")
+				case <-inside:
+				case <-time.After(200 * time.Millisecond):
 				}
-				mu.Unlock()
-				defer func() { mu.Lock(); inside--; mu.Unlock() }()
 				return at(7)(ctx)
 			})
 			if err == nil {
