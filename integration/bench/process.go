@@ -24,15 +24,16 @@ var starter = sync.OnceValue(func() chan<- func() {
 	return work
 })
 
-// process is a started process in a group of its own, which a terminal's interrupt does not reach:
-// the benchmark ends it in order.
+// process is a started process in a session of its own. A terminal's interrupt does not reach it:
+// the benchmark ends it in order. And where the kernel schedules by session (autogroup), a bare
+// Hermes gets the share of a core that one of the system's gets, which has a session of its own too.
 type process struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it is reaped
 }
 
 func start(cmd *exec.Cmd) (*process, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	started := make(chan error)
 	starter() <- func() { started <- cmd.Start() }
 	if err := <-started; err != nil {
