@@ -88,7 +88,11 @@ func runBare(ctx context.Context, t harness.T, venv string, config []byte, promp
 	if err != nil {
 		t.Fatalf("make a home for a bare hermes-acp: %v", err)
 	}
-	defer os.RemoveAll(dir)
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Errorf("remove the home of a bare hermes-acp: %v", err)
+		}
+	}()
 	for _, d := range []string{"home", "work", "user"} {
 		if err := os.Mkdir(filepath.Join(dir, d), 0o700); err != nil {
 			t.Fatalf("make a home for a bare hermes-acp: %v", err)

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -226,10 +225,10 @@ func (w *world) throughNginx(conv harness.Conversation, events int) string {
 		return "nginx is not installed, not tried"
 	}
 	dir := filepath.Join(w.Dir, "nginx")
-	if err := os.Mkdir(dir, 0o777); err != nil { //nolint:gosec // nginx's workers run as another user
+	if err := os.Mkdir(dir, 0o777); err != nil {
 		w.t.Fatalf("make nginx's directory: %v", err)
 	}
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	lis, err := harness.Listen(0)
 	if err != nil {
 		w.t.Fatalf("choose nginx's port: %v", err)
 	}

@@ -21,7 +21,9 @@ const (
 
 	stormTurns         = 300
 	stormConversations = 6
-	stormLimit         = 9 * time.Minute
+	// A slow host gets fewer kills, never fewer turns.
+	stormKilling = 4 * time.Minute
+	stormLimit   = 12 * time.Minute
 )
 
 // storm runs turns in several conversations of two organizations while processes are killed.
@@ -102,7 +104,7 @@ func (s *storm) rage(turns int) {
 			done++
 		case <-s.ctx.Done():
 		}
-		if done >= next && done < turns {
+		if done >= next && done < turns && time.Since(begin) < stormKilling {
 			s.strike()
 			next = done + s.between(3, 9)
 		}

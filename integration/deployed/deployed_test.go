@@ -173,7 +173,7 @@ func (d *deployment) health(t *testing.T) (serving bool, why string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
 	if d.name == "gateway" {
-		return d.ready(t, ctx)
+		return d.ready(ctx, t)
 	}
 	signer, err := rpc.NewSigner([]byte(strings.Repeat("k", 32)))
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 )
 
 // ready asks the gateway's own probes over HTTP.
-func (d *deployment) ready(t *testing.T, ctx context.Context) (bool, string) {
+func (d *deployment) ready(ctx context.Context, t *testing.T) (bool, string) {
 	t.Helper()
 	ask := func(path string) (int, string) {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+d.listen+path, nil)

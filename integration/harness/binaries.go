@@ -33,7 +33,7 @@ var Binaries = sync.OnceValues(func() (string, error) {
 	for _, s := range services {
 		args = append(args, "./services/"+s+"/cmd/"+s)
 	}
-	build := exec.Command("go", args...) //nolint:noctx // the test's own time limit ends it
+	build := exec.Command("go", args...)
 	build.Dir = root
 	if out, err := build.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build: %w\n%s", err, out)

@@ -21,7 +21,7 @@ func (c Conversation) Path() string {
 	return "/v1/organizations/" + c.Organization + "/conversations/" + c.ID
 }
 
-// Locator, Turn and the others are the public JSON shapes, as a product would write them down.
+// Locator is, as the types after it, a public JSON shape as a product would write it down.
 type Locator struct {
 	SessionID string `json:"sessionId"`
 	MessageID int64  `json:"messageId,string"`

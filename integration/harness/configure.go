@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -99,6 +100,12 @@ func (s *System) secret(name string) string {
 	return strings.TrimSpace(string(raw))
 }
 
+// Listen listens on a port of loopback, 0 for a free one.
+func Listen(port int) (net.Listener, error) {
+	var lc net.ListenConfig
+	return lc.Listen(context.Background(), "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+}
+
 // freePort chooses below the kernel's own range: a service that is down while it is restarted must
 // not lose its port to some outgoing connection.
 func (s *System) freePort() (int, error) {
@@ -107,7 +114,7 @@ func (s *System) freePort() (int, error) {
 		if s.uses(port) {
 			continue
 		}
-		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		lis, err := Listen(port)
 		if err != nil {
 			continue
 		}

@@ -8,7 +8,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -142,7 +141,7 @@ func Start(t T, opts Options) *System {
 }
 
 func (s *System) startModel() {
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	lis, err := Listen(0)
 	if err != nil {
 		s.t.Fatalf("listen for the scripted model: %v", err)
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -25,7 +24,7 @@ func (s *System) Leftovers() []string {
 		if binaryOf(name) == "gateway" && strings.HasSuffix(name, "admin") {
 			continue // never used
 		}
-		lis, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+		lis, err := Listen(port)
 		if err != nil {
 			left = append(left, fmt.Sprintf("listener of %s: %v", name, err))
 			continue

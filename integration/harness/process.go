@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// ErrKilled: the process did not end in time and was killed.
+// ErrKilled means that the process did not end in time and was killed.
 var ErrKilled = errors.New("did not stop in time and was killed")
 
 type processSpec struct {
@@ -65,7 +65,7 @@ func startProcess(spec processSpec) (*Process, error) {
 		return nil, fmt.Errorf("make the log's pipe: %w", err)
 	}
 	p := &Process{spec: spec, done: make(chan struct{}), changed: make(chan struct{})}
-	p.cmd = exec.Command(spec.Path, spec.Args...) //nolint:noctx // ended by Kill and Stop, and by this process's own end
+	p.cmd = exec.Command(spec.Path, spec.Args...)
 	p.cmd.Env = append(os.Environ(), spec.Env...)
 	p.cmd.Dir = filepath.Dir(spec.Log)
 	p.cmd.Stdout, p.cmd.Stderr = w, w

@@ -62,7 +62,7 @@ func RecordingVenv(t T) string {
 	if err := os.Remove(entry); err != nil { // or the write below would change the original
 		t.Fatalf("copy Hermes: %v", err)
 	}
-	if err := os.WriteFile(entry, []byte(recorder), 0o755); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(entry, []byte(recorder), 0o755); err != nil {
 		t.Fatalf("copy Hermes: %v", err)
 	}
 	return dir
@@ -177,7 +177,7 @@ func OtherVenv(t T, version string) string {
 	files := map[string]string{filepath.Join(info, "METADATA"): "Metadata-Version: 2.4\nName: hermes-agent\nVersion: " + version + "\n\n",
 		filepath.Join(dir, "bin", "hermes-acp"): "raise SystemExit('never run')\n"}
 	for path, text := range files {
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatalf("make a Hermes of another version: %v", err)
 		}
 	}
