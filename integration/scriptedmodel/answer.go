@@ -27,7 +27,7 @@ type answer struct {
 	sent  int64 // bytes of text and arguments
 }
 
-func newAnswer(m *Model, ctx context.Context, w http.ResponseWriter, req Request, reply Reply) *answer {
+func newAnswer(ctx context.Context, m *Model, w http.ResponseWriter, req Request, reply Reply) *answer {
 	return &answer{m: m, ctx: ctx, w: w, out: http.NewResponseController(w), req: req, reply: reply}
 }
 

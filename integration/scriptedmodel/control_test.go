@@ -72,7 +72,7 @@ func TestControl(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != 400 {
+		if resp.StatusCode != http.StatusBadRequest {
 			t.Errorf("%s: status = %d, want 400", path, resp.StatusCode)
 		}
 	}

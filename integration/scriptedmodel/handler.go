@@ -85,7 +85,7 @@ func (m *Model) complete(w http.ResponseWriter, hr *http.Request) {
 		writeError(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	a := newAnswer(m, ctx, w, req, reply)
+	a := newAnswer(ctx, m, w, req, reply)
 	defer a.unblockWrites()()
 	err = a.send()
 	if err == nil {

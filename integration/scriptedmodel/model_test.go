@@ -131,7 +131,7 @@ func TestBadRequests(t *testing.T) {
 			t.Fatal(err)
 		}
 		resp.Body.Close()
-		if resp.StatusCode != 404 {
+		if resp.StatusCode != http.StatusNotFound {
 			t.Errorf("%s: status = %d, want 404", path, resp.StatusCode)
 		}
 	}

@@ -41,7 +41,7 @@ func TestServesAndRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if resp.StatusCode != 200 {
+	if resp.StatusCode != http.StatusOK {
 		t.Errorf("status = %d, want 200", resp.StatusCode)
 	}
 	// Read while the process still serves: the line must not wait for its end.
