@@ -38,7 +38,7 @@ help: ## list the commands
 .PHONY: build
 build: ## build every binary into bin/
 	@mkdir -p bin
-	@go build -o bin/ ./services/*/cmd/... ./integration/cmd/...
+	@go build -o bin/ $(addprefix ./,$(wildcard services/*/cmd/* integration/cmd/*))
 
 .PHONY: demo
 demo: build ## one real turn from start to end, then stop
