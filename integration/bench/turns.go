@@ -130,9 +130,10 @@ func (w *warm) conversation(ctx context.Context, n int) (err error) {
 				return nil
 			},
 		}
-		// What a turn leaves behind, such as a background review, runs beside the next one: each
-		// side follows the other, and itself, equally often.
-		if i%2 == 1 {
+		// What a turn leaves behind runs beside the next one: each side follows the other, and itself,
+		// equally often. Also over the conversations, because Hermes's background review comes every
+		// ten turns, which alternation within one would give to the same side each time.
+		if (i+w.conversations)%2 == 1 {
 			slices.Reverse(sides)
 		}
 		for _, turn := range sides {
