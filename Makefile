@@ -50,15 +50,15 @@ run: build ## serve until interrupted
 
 .PHONY: test
 test: build ## every test, against real Postgres and the real Hermes
-	@HUMANWORK_STORM_TURNS=60 bin/humanwork testenv --data-dir $(DATA_DIR)/test -- go test -race -timeout 15m $(TESTFLAGS) $(PACKAGES)
+	@HUMANWORK_STORM_TURNS=60 bin/humanwork testenv --data-dir $(DATA_DIR) -- go test -race -timeout 15m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: evidence
 evidence: build ## the acceptance evidence; CLAUSES=E1,E6 runs some
-	@bin/humanwork testenv --data-dir $(DATA_DIR)/test -- bin/evidence --clauses "$(CLAUSES)"
+	@bin/humanwork testenv --data-dir $(DATA_DIR) -- bin/evidence --clauses "$(CLAUSES)"
 
 .PHONY: bench
 bench: build ## the benchmarks, one JSON object a line
-	@bin/humanwork testenv --data-dir $(DATA_DIR)/test -- bin/bench $(BENCHFLAGS)
+	@bin/humanwork testenv --data-dir $(DATA_DIR) -- bin/bench $(BENCHFLAGS)
 
 # The proto imports of third parties come from the module cache, never from a copy in this tree.
 .PHONY: proto-imports
