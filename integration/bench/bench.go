@@ -42,8 +42,6 @@ type Options struct {
 
 	// Humanwork is the binary of the system.
 	Humanwork string
-	// Root is the root of the repository, where Go benchmarks are built.
-	Root string
 	// PostgresURL is a server on which databases may be made.
 	PostgresURL string
 	// HermesVenv is the virtual environment with Hermes, for both sides.

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+
+	"humanwork.internal/integration/harness"
 )
 
 const relayPackage = "./services/supervisor/internal/relay"
@@ -19,6 +21,10 @@ type copied struct{ throughput, allocations float64 } // MB/s, per message
 
 // relayCopy runs the relay package's own benchmarks: no other package may import the relay.
 func relayCopy(ctx context.Context, opt Options) (_ []Result, err error) {
+	root, err := harness.Root()
+	if err != nil {
+		return nil, fmt.Errorf("find the repository: %w", err)
+	}
 	dir, err := os.MkdirTemp("", "hwbench-")
 	if err != nil {
 		return nil, fmt.Errorf("make a directory: %w", err)
@@ -26,7 +32,7 @@ func relayCopy(ctx context.Context, opt Options) (_ []Result, err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	opt.Progress("Building the relay's benchmarks")
 	binary := filepath.Join(dir, "relay.test")
-	if _, err := output(ctx, opt.Root, "go", "test", "-c", "-o", binary, relayPackage); err != nil {
+	if _, err := output(ctx, root, "go", "test", "-c", "-o", binary, relayPackage); err != nil {
 		return nil, err
 	}
 	var relayed, plain []copied

@@ -76,9 +76,6 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	if opt.PostgresURL == "" || opt.HermesVenv == "" {
 		return fmt.Errorf("%s and %s must be set: run with `make bench`", testkit.PostgresVariable, harness.HermesVariable)
 	}
-	if opt.Root, err = harness.Root(); err != nil {
-		return fmt.Errorf("find the repository: %w", err)
-	}
 	log, err := os.CreateTemp("", "hwbench-*.log")
 	if err != nil {
 		return fmt.Errorf("make the system's log: %w", err)
