@@ -83,7 +83,7 @@ verify: proto $(call tool,$(GOLANGCI)) ## generated code, lint, vet, formats, ti
 	@if git rev-parse -q --verify $(BASELINE) >/dev/null && git cat-file -e $(BASELINE):buf.yaml 2>/dev/null; then \
 	  old=$$(mktemp -d); trap 'rm -rf "$$old"' EXIT; \
 	  git archive $(BASELINE) buf.yaml proto | tar -x -C "$$old"; cp -r proto/.deps "$$old/proto/"; \
-	  $(call tool,$(BUF)) breaking --against "$$old" --path proto/humanwork; fi
+	  $(call tool,$(BUF)) breaking --against "$$old"; fi
 	@test -z "$$(gofmt -l $(MODULES) | grep -v '^proto/gen/')" || { gofmt -l $(MODULES); echo "verify: run gofmt -w"; exit 1; }
 	@for m in $(MODULES); do (cd $$m && GOWORK=off GOFLAGS=-mod=mod go mod tidy -diff) || { echo "verify: run go mod tidy in $$m"; exit 1; }; done
 	@go vet $(PACKAGES)
