@@ -42,12 +42,7 @@ type Hub struct {
 	mu     sync.Mutex
 	closed bool
 	topics map[turn.Conversation]*topic
-	ends   map[endKey]map[chan struct{}]struct{}
-}
-
-type endKey struct {
-	c  turn.Conversation
-	id string
+	ends   ends
 }
 
 // topic is a conversation with at least one subscriber. Its fields are guarded by Hub.mu.
@@ -77,7 +72,7 @@ func (s *Subscription) Items() <-chan Item { return s.items }
 // reads of the log that failed; Resync repeats them.
 func New(ctx context.Context, log Log, watch Watch, queue int, fault func(error)) *Hub {
 	return &Hub{ctx: ctx, log: log, watch: watch, queue: queue, fault: fault,
-		topics: make(map[turn.Conversation]*topic), ends: make(map[endKey]map[chan struct{}]struct{})}
+		topics: make(map[turn.Conversation]*topic), ends: ends{make(map[endKey]map[chan Sign]struct{}), make(map[endKey][]turn.Locator)}}
 }
 
 // Wait returns when all the hub started has ended, after its context has.
@@ -163,7 +158,7 @@ func (h *Hub) Publish(c turn.Conversation, events ...turn.Event) {
 	defer h.mu.Unlock()
 	for _, e := range events {
 		if e.Type == turn.EventEnded {
-			h.wake(endKey{c, e.TurnID})
+			h.noticed(endKey{c, e.TurnID})
 		}
 	}
 	t := h.topics[c]
@@ -183,7 +178,7 @@ func (h *Hub) Notified(c turn.Conversation, sequence int64, turnID string, ended
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ended {
-		h.wake(endKey{c, turnID})
+		h.noticed(endKey{c, turnID})
 	}
 	if t := h.topics[c]; t != nil {
 		h.want(c, t, sequence)
@@ -194,8 +189,8 @@ func (h *Hub) Notified(c turn.Conversation, sequence int64, turnID string, ended
 func (h *Hub) Resync() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for k := range h.ends {
-		h.wake(k)
+	for k := range h.ends.waiters {
+		h.sign(k, Sign{})
 	}
 	for c, t := range h.topics {
 		if t.known {
@@ -271,33 +266,6 @@ func (h *Hub) push(t *topic, it Item) {
 			h.drop(t, s)
 		}
 	}
-}
-
-// AwaitEnd returns a channel that is closed when the turn has ended, or may have; take it before
-// reading the turn.
-func (h *Hub) AwaitEnd(c turn.Conversation, turnID string) (<-chan struct{}, func()) {
-	k, ch := endKey{c, turnID}, make(chan struct{})
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.ends[k] == nil {
-		h.ends[k] = make(map[chan struct{}]struct{})
-	}
-	h.ends[k][ch] = struct{}{}
-	return ch, func() {
-		h.mu.Lock()
-		defer h.mu.Unlock()
-		delete(h.ends[k], ch)
-		if len(h.ends[k]) == 0 {
-			delete(h.ends, k)
-		}
-	}
-}
-
-func (h *Hub) wake(k endKey) {
-	for ch := range h.ends[k] {
-		close(ch)
-	}
-	delete(h.ends, k)
 }
 
 // Watch follows the conversation's running turn for its readers, if it has any.

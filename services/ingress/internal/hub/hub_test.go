@@ -3,6 +3,7 @@ package hub
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -236,10 +237,47 @@ func TestAwaitEnd(t *testing.T) {
 		default:
 		}
 		forgetOther()
-		if len(h.ends) != 0 {
-			t.Errorf("%d turns are still awaited", len(h.ends))
+		if len(h.ends.waiters) != 0 {
+			t.Errorf("%d turns are still awaited", len(h.ends.waiters))
 		}
 	})
+}
+
+// While this process commits an end, notices of it wake nobody: what it committed follows, or that
+// it failed.
+func TestEndCommittedHere(t *testing.T) {
+	replies := []turn.Locator{{SessionID: "s", MessageID: 7}}
+	for name, end := range map[string]*turn.End{"committed": {State: turn.Replied, Replies: replies}, "failed": nil} {
+		t.Run(name, func(t *testing.T) {
+			play(t, &log{}, nil, func(h *Hub) {
+				early, forgetEarly := h.AwaitEnd(conversation, "t")
+				defer forgetEarly()
+				h.Ending(conversation, "t", replies)
+				h.Notified(conversation, 1, "t", true)
+				late, forgetLate := h.AwaitEnd(conversation, "t")
+				defer forgetLate()
+				h.Ended(conversation, "t", end)
+				h.Notified(conversation, 1, "t", true)
+				for who, signs := range map[string]<-chan Sign{"early": early, "late": late} {
+					if got := <-signs; !slices.Equal(got.Coming, replies) || got.End != nil {
+						t.Errorf("%s waiter got %+v, want what is coming", who, got)
+					}
+					if got := <-signs; got.Coming != nil || got.End != end {
+						t.Errorf("%s waiter got %+v, want the end %+v", who, got, end)
+					}
+				}
+				third, forget := h.AwaitEnd(conversation, "t")
+				h.Notified(conversation, 1, "t", true)
+				if got := <-third; got.Coming != nil || got.End != nil {
+					t.Errorf("got %+v after the commit, want a sign to read", got)
+				}
+				forget()
+				if n := len(h.ends.waiters) + len(h.ends.committing); n != 0 {
+					t.Errorf("%d turns are still remembered", n)
+				}
+			})
+		})
+	}
 }
 
 // One watch serves all readers of a conversation, and ends with the last of them.

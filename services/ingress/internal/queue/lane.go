@@ -385,7 +385,7 @@ func (q *Queue) end(e store.Ending) (more, ok bool) {
 			q.await(moved)
 			continue
 		}
-		ended, err := q.cfg.Store.End(q.ctx, e)
+		ended, err := q.commit(e)
 		switch {
 		case err == nil:
 			q.cfg.Readers.Publish(c, ended.Events...)
@@ -405,6 +405,24 @@ func (q *Queue) end(e store.Ending) (more, ok bool) {
 		}
 	}
 	return false, false
+}
+
+// commit tries to end the turn once and tells those who await it: while the commit takes its time
+// they read the replies.
+func (q *Queue) commit(e store.Ending) (store.Ended, error) {
+	c, id, d := e.Run.Conversation, e.Run.TurnID, e.Decision
+	var end *turn.End
+	replies := make([]turn.Locator, len(d.Replies))
+	for i, m := range d.Replies {
+		replies[i] = turn.Locator{SessionID: e.Run.SessionID, MessageID: m}
+	}
+	q.cfg.Readers.Ending(c, id, replies)
+	ended, err := q.cfg.Store.End(q.ctx, e)
+	if err == nil {
+		end = &turn.End{State: d.State, Replies: replies, Error: d.Error, Timings: e.Timings, Time: ended.Time}
+	}
+	q.cfg.Readers.Ended(c, id, end)
+	return ended, err
 }
 
 // acknowledgeDeadline bounds the wait for a supervisor that went away after its turn: what it kept

@@ -71,6 +71,10 @@ type Store interface {
 type Readers interface {
 	Publish(c turn.Conversation, events ...turn.Event)
 	Live(c turn.Conversation, turnID string, u turn.Update)
+	// Ending and Ended are called around each attempt to commit a turn's end; end is nil if it
+	// failed.
+	Ending(c turn.Conversation, turnID string, replies []turn.Locator)
+	Ended(c turn.Conversation, turnID string, end *turn.End)
 }
 
 // Verdict is what an upstream's error means to a turn.

@@ -102,11 +102,13 @@ func (w *world) owner(instance int32) turn.Run {
 func (w *world) Locate(context.Context, turn.Conversation) (Place, error) {
 	return Place{Epoch: 1}, nil
 }
-func (w *world) Forget(turn.Conversation)                    {}
-func (w *world) Reachable(Place) bool                        { return true }
-func (w *world) Reached(context.Context, Place) error        { return nil }
-func (w *world) Publish(turn.Conversation, ...turn.Event)    {}
-func (w *world) Live(turn.Conversation, string, turn.Update) {}
+func (w *world) Forget(turn.Conversation)                         {}
+func (w *world) Reachable(Place) bool                             { return true }
+func (w *world) Reached(context.Context, Place) error             { return nil }
+func (w *world) Publish(turn.Conversation, ...turn.Event)         {}
+func (w *world) Live(turn.Conversation, string, turn.Update)      {}
+func (w *world) Ending(turn.Conversation, string, []turn.Locator) {}
+func (w *world) Ended(turn.Conversation, string, *turn.End)       {}
 
 var replied = Result{Seen: outcome.Seen{End: outcome.Answered, StopReason: "end_turn"}}
 

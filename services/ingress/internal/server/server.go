@@ -228,38 +228,67 @@ func (s *Server) GetTurn(ctx context.Context, r *ingressv1.GetTurnRequest) (*ing
 	if err != nil {
 		return nil, err
 	}
-	timeUp := make(<-chan time.Time)
-	if r.GetWaitMs() > 0 {
-		timer := time.NewTimer(time.Duration(r.GetWaitMs()) * time.Millisecond)
-		defer timer.Stop()
-		timeUp = timer.C
-	}
-	for waiting := r.GetWaitMs() > 0; ; {
-		ended, forget := s.cfg.Hub.AwaitEnd(c, r.GetTurnId())
+	limit, stop := context.WithTimeout(ctx, time.Duration(r.GetWaitMs())*time.Millisecond)
+	defer stop()
+	for {
+		signs, forget := s.cfg.Hub.AwaitEnd(c, r.GetTurnId())
 		t, err := s.cfg.Store.Turn(ctx, c, r.GetTurnId())
-		if err != nil || t.State.Ended() || !waiting {
+		if err != nil {
 			forget()
-			if err != nil {
-				return nil, s.fromStore(err)
-			}
-			out, err := s.full(ctx, t)
-			if err != nil {
-				return nil, err
-			}
-			return &ingressv1.GetTurnResponse{Turn: out}, nil
+			return nil, s.fromStore(err)
 		}
-		select {
-		case <-ended:
-		case <-timeUp:
-			waiting = false
-		case <-s.cfg.Stopping:
-			waiting = false
-		case <-ctx.Done():
-			forget()
-			return nil, ctx.Err()
+		var replies []*ingressv1.Reply
+		if !t.State.Ended() && limit.Err() == nil {
+			var end *turn.End
+			end, replies = s.await(limit, stop, c, signs)
+			if end == nil {
+				forget()
+				continue
+			}
+			t = t.With(*end)
 		}
 		forget()
+		out, err := s.answer(ctx, t, replies)
+		if err != nil {
+			return nil, err
+		}
+		return &ingressv1.GetTurnResponse{Turn: out}, nil
 	}
+}
+
+// await returns the end this process commits, with the replies that were read meanwhile, or nil if
+// the turn has to be read: it may have ended, or limit has.
+func (s *Server) await(limit context.Context, stop func(), c turn.Conversation, signs <-chan hub.Sign) (*turn.End, []*ingressv1.Reply) {
+	var replies []*ingressv1.Reply
+	for {
+		select {
+		case sign := <-signs:
+			if sign.Coming == nil {
+				return sign.End, replies
+			}
+			// Not to be told to anybody before the end is committed. What fails here is read again,
+			// and told, by answer.
+			coming, err := s.full(limit, turn.Turn{Conversation: c, State: turn.Replied, Replies: sign.Coming})
+			if err == nil {
+				replies = coming.GetReplies()
+			}
+		case <-s.cfg.Stopping:
+			stop()
+			return nil, nil
+		case <-limit.Done():
+			return nil, nil
+		}
+	}
+}
+
+// answer converts a turn with replies that were read before, if they were.
+func (s *Server) answer(ctx context.Context, t turn.Turn, replies []*ingressv1.Reply) (*ingressv1.Turn, error) {
+	if replies == nil {
+		return s.full(ctx, t)
+	}
+	out := toTurn(t)
+	out.Replies = replies
+	return out, nil
 }
 
 // ListTurns implements the contract.

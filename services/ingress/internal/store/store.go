@@ -5,6 +5,7 @@ package store
 import (
 	"context"
 	"errors"
+	"time"
 
 	"humanwork.internal/services/ingress/internal/outcome"
 	"humanwork.internal/services/ingress/internal/turn"
@@ -76,6 +77,7 @@ type Ending struct {
 
 // Ended is what an ending committed.
 type Ended struct {
+	Time    time.Time
 	Events  []turn.Event
 	Waiting bool // another turn of the conversation waits
 }

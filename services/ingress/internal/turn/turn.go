@@ -74,6 +74,21 @@ type Turn struct {
 	Messages        []Message // without Raw
 }
 
+// End is what the end of a turn adds to it.
+type End struct {
+	State   State
+	Replies []Locator
+	Error   *Error
+	Timings Timings
+	Time    time.Time
+}
+
+// With returns the open turn as it is after its end.
+func (t Turn) With(e End) Turn {
+	t.State, t.Replies, t.Error, t.Timings, t.Ended = e.State, e.Replies, e.Error, e.Timings, e.Time
+	return t
+}
+
 // Run is one attempt to run a turn: what is committed with RUNNING, before the prompt.
 type Run struct {
 	Conversation    Conversation

@@ -74,6 +74,7 @@ func (s *Store) End(ctx context.Context, e store.Ending) (store.Ended, error) {
 			if err := row.Scan(&final.Sequence, &ended.Waiting, &final.Created, &ignored); err != nil {
 				return err
 			}
+			ended.Time = final.Created
 			ended.Events = eventsOf(e, final)
 			return nil
 		})
