@@ -93,7 +93,7 @@ func (w *world) cancelAt(conv harness.Conversation, p profile, at time.Duration)
 		switch {
 		case err != nil:
 			return state, err
-		case turn.State == "REPLIED" && len(turn.Replies) == 1 && strings.HasPrefix(turn.Replies[0].Text, "say "+next):
+		case turn.State == "REPLIED" && len(turn.Replies) == 1 && saidOrContinued(turn.Replies[0].Text, "say "+next):
 			return state, nil
 		case again == 0 && turn.State == "FAILED" && turn.Error.Retryable && len(turn.Replies) == 0:
 			state += ", then FAILED " + turn.Reason() + " and retried"

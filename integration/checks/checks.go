@@ -125,7 +125,14 @@ func (w *world) answerWithTool(prompt, command, text string) {
 }
 
 // continued is in the model's answer to Hermes's own request for the rest of a broken stream.
-const continued = "and this is the rest of it"
+const continued = "… and this is the rest of it"
+
+// saidOrContinued reports whether a reply is what the model said, or its beginning and the rest: a
+// cancel that came late can break the stream of the next turn, which Hermes then continues.
+func saidOrContinued(reply, said string) bool {
+	head, _, broken := strings.Cut(reply, continued)
+	return reply == said || broken && strings.HasPrefix(said, strings.TrimSpace(head))
+}
 
 // requests are the model's requests of turns with a number above after.
 func (w *world) requests(after int64) []scriptedmodel.Request {

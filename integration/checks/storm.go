@@ -22,7 +22,7 @@ const (
 	stormTurns         = 300
 	stormConversations = 6
 	// A slow host gets fewer kills, never fewer turns.
-	stormKilling = 4 * time.Minute
+	stormKilling = 3 * time.Minute
 	stormLimit   = 12 * time.Minute
 )
 

@@ -54,11 +54,11 @@ func (s *storm) judgeTurns(l *stormLane, n *tally) {
 		if got.Reason() != "" {
 			n.reasons[got.Reason()]++
 		}
-		s.judgeTurn(l, turn, got, n)
+		s.judgeTurn(l, turn, i > 0 && l.turns[i-1].cancelled, got, n)
 	}
 }
 
-func (s *storm) judgeTurn(l *stormLane, turn *stormTurn, got harness.Turn, n *tally) {
+func (s *storm) judgeTurn(l *stormLane, turn *stormTurn, afterCancel bool, got harness.Turn, n *tally) {
 	s.t.Helper()
 	switch {
 	case got.State == "REPLIED" && len(got.Replies) == 1:
@@ -77,8 +77,7 @@ func (s *storm) judgeTurn(l *stormLane, turn *stormTurn, got harness.Turn, n *ta
 		if r.Locator.SessionID != l.session {
 			s.t.Errorf("%s: a reply's session is %s, want %s", l.conv.ID, r.Locator.SessionID, l.session)
 		}
-		// A cancel that came late can break the next turn's stream, which Hermes then continues.
-		if r.Text != turn.reply && !(strings.HasPrefix(r.Text, turn.reply) && strings.Contains(r.Text, continued)) {
+		if r.Text != turn.reply && !(afterCancel && saidOrContinued(r.Text, turn.reply)) {
 			s.t.Errorf("%s %s: the reply is %q, but the model said %q", l.conv.ID, turn.text, r.Text, turn.reply)
 		}
 	}
