@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
@@ -111,6 +112,11 @@ func (r *replica) wait(t testing.TB, conv, id string) *ingressv1.Turn {
 	}
 	if m.GetTurn().GetEndTime() == nil {
 		t.Fatalf("turn %s is still %v", id, m.GetTurn().GetState())
+	}
+	// The answer to a wait may have been made from what was committed here, without reading it.
+	stored, err := r.GetTurn(t.Context(), &ingressv1.GetTurnRequest{OrganizationId: org, ConversationId: conv, TurnId: id})
+	if err == nil && !proto.Equal(stored, m) { // a test may have taken the store away
+		t.Errorf("the wait answered %v, the store has %v", m, stored)
 	}
 	return m.GetTurn()
 }
