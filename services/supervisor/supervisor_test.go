@@ -126,11 +126,11 @@ func start(t *testing.T, cfg supervisor.Config) running {
 
 func hermesVenv(t *testing.T) string {
 	t.Helper()
-	program := os.Getenv("HUMANWORK_TEST_HERMES")
-	if program == "" {
-		t.Skip("HUMANWORK_TEST_HERMES is not set")
+	venv := os.Getenv("HUMANWORK_TEST_HERMES")
+	if venv == "" {
+		t.Skip("HUMANWORK_TEST_HERMES is not set: run the tests with make test")
 	}
-	return filepath.Dir(filepath.Dir(program))
+	return venv
 }
 
 // provision stands in for sessiondb, which makes the organization's directory.
@@ -260,7 +260,7 @@ func TestHermesMissingIsNamedWithTheRemedy(t *testing.T) {
 	provision(t, cell, "acme")
 	svc := start(t, supervisor.Config{CellDir: cell, HermesVenv: t.TempDir(), AgentFS: serveHomes(t, homes{})})
 	err := svc.Ready(t.Context())
-	if err == nil || !strings.Contains(err.Error(), "hermes-acp is missing") || !strings.Contains(err.Error(), "make setup") {
+	if err == nil || !strings.Contains(err.Error(), "hermes-acp is missing") || !strings.Contains(err.Error(), "humanwork setup") {
 		t.Errorf("Ready = %v, want the missing program and the remedy", err)
 	}
 	routing := supervisorv1.NewTurnServiceClient(svc.connect(*rpc.Service("routing")))
@@ -270,7 +270,7 @@ func TestHermesMissingIsNamedWithTheRemedy(t *testing.T) {
 			break
 		}
 	}
-	if !errors.Is(err, errs.Precondition) || !errors.Is(err, errs.Reason("HERMES_UNAVAILABLE")) || !strings.Contains(err.Error(), "make setup") {
+	if !errors.Is(err, errs.Precondition) || !errors.Is(err, errs.Reason("HERMES_UNAVAILABLE")) || !strings.Contains(err.Error(), "humanwork setup") {
 		t.Errorf("EstablishSession = %v, want HERMES_UNAVAILABLE with the remedy", err)
 	}
 }

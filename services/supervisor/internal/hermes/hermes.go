@@ -47,7 +47,7 @@ func Check(venv string) error {
 
 func unavailable(cause error, format string, args ...any) error {
 	e := errs.Wrap(cause, errs.Precondition, ReasonUnavailable,
-		"%s; run `make setup`, or install hermes-agent[acp,mcp]==%s into the environment that hermes_venv names", fmt.Sprintf(format, args...), Version)
+		"%s; run `humanwork setup`, or install hermes-agent[acp,mcp]==%s into the environment that hermes_venv names", fmt.Sprintf(format, args...), Version)
 	return e
 }
 

@@ -47,7 +47,7 @@ func TestCheck(t *testing.T) {
 				}
 				return
 			}
-			if !errors.Is(err, ReasonUnavailable) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "make setup") {
+			if !errors.Is(err, ReasonUnavailable) || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), "humanwork setup") {
 				t.Errorf("got %v, want %s with %q and the remedy", err, ReasonUnavailable, tc.want)
 			}
 		})

@@ -292,12 +292,12 @@ func withFakes(t *testing.T, cfg Config) *fixture {
 	})
 }
 
-// withHermes runs the real Hermes of HUMANWORK_TEST_HERMES (the path of hermes-acp).
+// withHermes runs the real Hermes of the virtual environment HUMANWORK_TEST_HERMES.
 func withHermes(t *testing.T, cfg Config, modelURL string) *fixture {
 	t.Helper()
-	program := os.Getenv("HUMANWORK_TEST_HERMES")
-	if program == "" {
-		t.Skip("HUMANWORK_TEST_HERMES is not set")
+	venv := os.Getenv("HUMANWORK_TEST_HERMES")
+	if venv == "" {
+		t.Skip("HUMANWORK_TEST_HERMES is not set: run the tests with make test")
 	}
 	dir := t.TempDir()
 	f := startHolder(t, cfg, func(org, conversation string, home Home) *exec.Cmd {
@@ -316,7 +316,7 @@ func withHermes(t *testing.T, cfg Config, modelURL string) *fixture {
 		if err := os.Symlink(filepath.Join(dir, org+".db"), filepath.Join(hermesHome, "state.db")); err != nil {
 			t.Error(err)
 		}
-		cmd := exec.Command(program)
+		cmd := exec.Command(filepath.Join(venv, "bin", "hermes-acp"))
 		cmd.Env = []string{"HERMES_HOME=" + hermesHome, "HOME=" + hermesHome, "PATH=" + os.Getenv("PATH")}
 		return cmd
 	})

@@ -71,6 +71,9 @@ func TestTheChildSeesItsViewOnly(t *testing.T) {
 // The data directory of the other tests lies below /tmp, which the view replaces anyway.
 func TestADataDirectoryAnywhereIsEmptied(t *testing.T) {
 	here, err := os.Getwd()
+	if strings.HasPrefix(here, "/tmp/") {
+		here, err = os.UserHomeDir()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,6 +212,9 @@ func TestOrdinaryUser(t *testing.T) {
 		t.Skip("not root")
 	}
 	here, err := os.Getwd()
+	if strings.HasPrefix(here, "/tmp/") {
+		here, err = os.UserHomeDir()
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
