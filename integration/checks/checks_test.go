@@ -20,19 +20,21 @@ func run(t *testing.T, check Check) {
 	}
 }
 
-func TestMessageBoundary(t *testing.T) { run(t, E1) }
-func TestToolSchemas(t *testing.T)     { run(t, E6) }
-func TestQueue(t *testing.T)           { run(t, Queue) }
-func TestOutcomes(t *testing.T)        { run(t, Outcomes) }
-func TestKillStorm(t *testing.T)       { run(t, Storm) }
-func TestCancels(t *testing.T)         { run(t, Cancels) }
-func TestCompaction(t *testing.T)      { run(t, Compaction) }
-func TestIngressDeath(t *testing.T)    { run(t, IngressDeath) }
-func TestClaimRaces(t *testing.T)      { run(t, ClaimRaces) }
-func TestDelivery(t *testing.T)        { run(t, DeliveryHasNoGate) }
-func TestEvents(t *testing.T)          { run(t, Events) }
-func TestBadInput(t *testing.T)        { run(t, BadInput) }
-func TestShutdown(t *testing.T)        { run(t, Shutdown) }
-func TestWrongHermes(t *testing.T)     { run(t, WrongHermes) }
-func TestHermesLost(t *testing.T)      { run(t, HermesLost) }
-func TestPostgresGone(t *testing.T)    { run(t, PostgresGone) }
+// The checks named TestClause are also what the evidence runner runs, with more turns.
+
+func TestClauseMessageBoundary(t *testing.T) { run(t, E1) }
+func TestClauseToolSchemas(t *testing.T)     { run(t, E6) }
+func TestQueue(t *testing.T)                 { run(t, Queue) }
+func TestOutcomes(t *testing.T)              { run(t, Outcomes) }
+func TestClauseKillStorm(t *testing.T)       { run(t, Storm) }
+func TestClauseCancels(t *testing.T)         { run(t, Cancels) }
+func TestClauseCompaction(t *testing.T)      { run(t, Compaction) }
+func TestClauseIngressDeath(t *testing.T)    { run(t, IngressDeath) }
+func TestClauseClaimRaces(t *testing.T)      { run(t, ClaimRaces) }
+func TestClauseDelivery(t *testing.T)        { run(t, DeliveryHasNoGate) }
+func TestEvents(t *testing.T)                { run(t, Events) }
+func TestBadInput(t *testing.T)              { run(t, BadInput) }
+func TestShutdown(t *testing.T)              { run(t, Shutdown) }
+func TestWrongHermes(t *testing.T)           { run(t, WrongHermes) }
+func TestHermesLost(t *testing.T)            { run(t, HermesLost) }
+func TestPostgresGone(t *testing.T)          { run(t, PostgresGone) }
