@@ -38,9 +38,7 @@ type Submission struct {
 // Direct asks Accept to claim too, in the same commit, if nothing of the conversation waits or runs.
 type Direct struct {
 	Instance int32
-	// Place is called before the conversation is locked, and again under its lock if another turn
-	// may have left rows above the watermark meanwhile. If it fails the turn is accepted all the
-	// same, and waits.
+	// Place is called as Claim's is; if it fails the turn is accepted all the same, and waits.
 	Place func(context.Context) (Placed, error)
 }
 

@@ -15,8 +15,7 @@ const methodSubmit = "SubmitTurn"
 
 // acceptSQL is the whole acceptance: one statement, one round trip, one commit. The update of the
 // conversation is its lock and its limits; if they refuse, no row follows. A key that exists makes
-// the statement fail as a whole. The last column is how far the rows of earlier turns reach, NULL
-// where that is not known: the conversation's turns end in order, so the one before tells.
+// the statement fail as a whole.
 const acceptSQL = `
 WITH c AS (
     INSERT INTO ingress.conversation AS c (organization_id, conversation_id, last_position, event_seq, waiting)
@@ -38,17 +37,14 @@ WITH c AS (
     INSERT INTO ingress.event (organization_id, conversation_id, seq, type, turn_id, create_time)
     SELECT $1, $2, event_seq, 'turn.accepted', $3, now() FROM c
 )
-SELECT last_position, event_seq, NOT running, NOT running AND waiting = 1, now(), pg_notify('ingress', $16 || event_seq)::text,
-    CASE WHEN last_position = 1 THEN 0 ELSE (SELECT NULLIF(p.end_watermark, 0) FROM ingress.turn AS p
-        WHERE p.organization_id = $1 AND p.conversation_id = $2 AND p.position = c.last_position - 1) END
-FROM c`
+SELECT last_position, event_seq, NOT running, NOT running AND waiting = 1, now(), pg_notify('ingress', $16 || event_seq)::text FROM c`
 
 // Accept implements store.Turns.
 func (s *Store) Accept(ctx context.Context, sub store.Submission, direct *store.Direct) (store.Acceptance, error) {
 	var a store.Acceptance
 	var err error
 	if direct == nil {
-		a, _, err = accepted(sub, s.pool.QueryRow(ctx, acceptSQL, acceptArgs(sub)...))
+		a, _, err = acceptance(sub, s.pool.QueryRow(ctx, acceptSQL, acceptArgs(sub)...))
 	} else {
 		a, err = s.acceptDirect(ctx, sub, direct)
 	}
@@ -61,12 +57,7 @@ func (s *Store) Accept(ctx context.Context, sub store.Submission, direct *store.
 	return store.Acceptance{}, translate("accept turn", err)
 }
 
-// acceptDirect accepts and claims in two round trips and one commit, with place beside the first.
-//
-// The claim's watermark must not be older than the end of the turn before: above it only this
-// turn's rows may lie. Under the conversation's lock any is new enough. The one read beside the
-// insertion, which may have waited for the lock while that turn ended, is if it has reached the
-// watermark that turn ended with; otherwise it is read again.
+// acceptDirect accepts and claims in two round trips and one commit, with place between them.
 func (s *Store) acceptDirect(ctx context.Context, sub store.Submission, direct *store.Direct) (store.Acceptance, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -74,39 +65,26 @@ func (s *Store) acceptDirect(ctx context.Context, sub store.Submission, direct *
 	}
 	defer conn.Release()
 	defer rollback(ctx, conn.Conn())
-	type place struct {
-		store.Placed
-		err error
-	}
-	early := make(chan place, 1)
-	go func() {
-		p, err := direct.Place(ctx)
-		early <- place{p, err}
-	}()
 	var a store.Acceptance
-	var before standing
+	var first bool
 	b := &pgx.Batch{}
 	b.Queue("BEGIN")
 	b.Queue(acceptSQL, acceptArgs(sub)...).QueryRow(func(row pgx.Row) (err error) {
-		a, before, err = accepted(sub, row)
+		a, first, err = acceptance(sub, row)
 		return err
 	})
 	if err := conn.SendBatch(ctx, b).Close(); err != nil {
 		return store.Acceptance{}, err
 	}
 	b = &pgx.Batch{}
-	if before.idle {
-		p := <-early
-		if p.err == nil && (before.watermark == nil || p.Watermark < *before.watermark) {
-			p.Placed, p.err = direct.Place(ctx)
-		}
-		if p.err == nil {
+	if first {
+		if placed, err := direct.Place(ctx); err == nil {
 			run := turn.Run{Conversation: sub.Conversation, TurnID: sub.TurnID}
 			for _, m := range sub.Messages {
 				run.Blocks = append(run.Blocks, m.Blocks...)
 			}
 			a.Claimed = &store.Claimed{Run: run}
-			queueClaim(b, a.Claimed, direct.Instance, p.Placed)
+			queueClaim(b, a.Claimed, direct.Instance, placed)
 		}
 	}
 	b.Queue("COMMIT")
@@ -114,7 +92,7 @@ func (s *Store) acceptDirect(ctx context.Context, sub store.Submission, direct *
 	if err != nil && errors.Is(translate("", err), store.ErrNotOwner) {
 		// Taken over meanwhile: the turn is accepted by another transaction, and waits.
 		rollback(ctx, conn.Conn())
-		a, _, err = accepted(sub, conn.QueryRow(ctx, acceptSQL, acceptArgs(sub)...))
+		a, _, err = acceptance(sub, conn.QueryRow(ctx, acceptSQL, acceptArgs(sub)...))
 	}
 	return a, err
 }
@@ -137,18 +115,12 @@ func acceptArgs(sub store.Submission) []any {
 		methodSubmit, sub.IdempotencyKey, sub.BodySHA256[:], noticeOf(c, sub.TurnID, false)}
 }
 
-// standing is a conversation as a submission finds it.
-type standing struct {
-	idle      bool   // nothing waits or runs
-	watermark *int64 // no row of an earlier turn lies above; nil: not known
-}
-
-// accepted reads acceptSQL's row.
-func accepted(sub store.Submission, row pgx.Row) (a store.Acceptance, before standing, err error) {
+// acceptance reads acceptSQL's row; first: nothing else of the conversation waits or runs.
+func acceptance(sub store.Submission, row pgx.Row) (a store.Acceptance, first bool, err error) {
 	a.Turn = turn.Turn{Conversation: sub.Conversation, ID: sub.TurnID, State: turn.Accepted, Messages: withoutRaw(sub.Messages)}
 	var ignored string
-	err = row.Scan(&a.Turn.Position, &a.Sequence, &a.Claimable, &before.idle, &a.Turn.Created, &ignored, &before.watermark)
-	return a, before, err
+	err = row.Scan(&a.Turn.Position, &a.Sequence, &a.Claimable, &first, &a.Turn.Created, &ignored)
+	return a, first, err
 }
 
 // replay answers a submission that was not stored: by the turn of its key, or by the limit it met.

@@ -30,7 +30,6 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 	for name, test := range map[string]func(*testing.T, *fixture){
 		"Accept":           testAccept,
 		"Direct":           testDirect,
-		"DirectWatermark":  testDirectWatermark,
 		"Limits":           testLimits,
 		"Keys":             testKeys,
 		"Claim":            testClaim,
@@ -149,6 +148,35 @@ func testAccept(t *testing.T, f *fixture) {
 	}
 	_, err = f.Turn(t.Context(), f.c, "nothing")
 	want(t, err, store.ErrNotFound)
+}
+
+func testDirect(t *testing.T, f *fixture) {
+	me, _ := f.instance(t)
+	direct := &store.Direct{Instance: me, Place: at(7)}
+	a, err := f.Accept(t.Context(), f.submission("t1", "k"), direct)
+	if err != nil || a.Claimed == nil || a.Sequence != 1 || a.Claimed.Sequence != 2 || a.Claimed.Run.Watermark != 7 || a.Claimed.Run.Attempt != 1 || len(a.Claimed.Run.Blocks) != 3 {
+		t.Fatalf("Accept = %+v, %v, want a claimed turn", a, err)
+	}
+	if got, err := f.Turn(t.Context(), f.c, "t1"); err != nil || got.State != turn.Running {
+		t.Errorf("Turn = %+v, %v, want running", got, err)
+	}
+	// Behind a running turn it only waits; the same key finds the first.
+	if a, err = f.Accept(t.Context(), f.submission("t2", ""), direct); err != nil || a.Claimed != nil || a.Claimable {
+		t.Errorf("second Accept = %+v, %v, want a waiting turn", a, err)
+	}
+	if a, err = f.Accept(t.Context(), f.submission("t1", "k"), direct); err != nil || !a.Replayed || a.Claimed != nil {
+		t.Errorf("repeated Accept = %+v, %v, want a replay", a, err)
+	}
+	// What fails about the claim does not touch the acceptance.
+	f.c.ID = "c2"
+	failing := &store.Direct{Instance: me, Place: func(context.Context) (store.Placed, error) { return store.Placed{}, errors.New("no watermark") }}
+	if a, err = f.Accept(t.Context(), f.submission("t3", ""), failing); err != nil || a.Claimed != nil || !a.Claimable {
+		t.Errorf("Accept without a watermark = %+v, %v, want a claimable turn", a, err)
+	}
+	f.c.ID = "c3"
+	if a, err = f.Accept(t.Context(), f.submission("t4", ""), &store.Direct{Instance: me + 1000, Place: at(7)}); err != nil || a.Claimed != nil || !a.Claimable {
+		t.Errorf("Accept by an instance taken over = %+v, %v, want a claimable turn", a, err)
+	}
 }
 
 func testLimits(t *testing.T, f *fixture) {
