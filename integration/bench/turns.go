@@ -102,7 +102,8 @@ func (w *warm) conversation(ctx context.Context, n int) (err error) {
 	if _, err := w.system.client.CreateConversation(ctx, c); err != nil {
 		return fmt.Errorf("create a conversation: %w", err)
 	}
-	b, err := startBare(ctx, w.opt.HermesVenv, filepath.Join(w.dir, c.ID), w.config)
+	// One home for all, as an organization has: its SessionDB grows on both sides.
+	b, err := startBare(ctx, w.opt.HermesVenv, filepath.Join(w.dir, "bare"), w.config)
 	if err != nil {
 		return err
 	}
