@@ -66,20 +66,13 @@ func (s *Server) Prompt(r *supervisorv1.PromptRequest, stream grpc.ServerStreami
 		return err
 	}
 	defer sub.Close()
-	for {
-		d, ok, err := sub.Next(stream.Context())
-		switch {
-		case err != nil:
-			return err
-		case !ok:
-			return stream.Send(&supervisorv1.PromptResponse{Event: &supervisorv1.PromptResponse_Result{Result: result(sub.Result())}})
-		case d.Update == nil:
-			continue
-		}
-		if err := stream.Send(&supervisorv1.PromptResponse{Event: &supervisorv1.PromptResponse_Update{Update: update(d)}}); err != nil {
-			return err
-		}
+	err = follow(stream.Context(), sub, func(u *supervisorv1.Update) error {
+		return stream.Send(&supervisorv1.PromptResponse{Event: &supervisorv1.PromptResponse_Update{Update: u}})
+	})
+	if err != nil {
+		return err
 	}
+	return stream.Send(&supervisorv1.PromptResponse{Event: &supervisorv1.PromptResponse_Result{Result: result(sub.Result())}})
 }
 
 // AttachTurn implements supervisorv1.TurnServiceServer.
@@ -92,17 +85,26 @@ func (s *Server) AttachTurn(r *supervisorv1.AttachTurnRequest, stream grpc.Serve
 		return stream.Send(&supervisorv1.AttachTurnResponse{Event: &supervisorv1.AttachTurnResponse_Gone{Gone: &supervisorv1.Gone{}}})
 	}
 	defer sub.Close()
+	err = follow(stream.Context(), sub, func(u *supervisorv1.Update) error {
+		return stream.Send(&supervisorv1.AttachTurnResponse{Event: &supervisorv1.AttachTurnResponse_Update{Update: u}})
+	})
+	if err != nil {
+		return err
+	}
+	return stream.Send(&supervisorv1.AttachTurnResponse{Event: &supervisorv1.AttachTurnResponse_Result{Result: result(sub.Result())}})
+}
+
+// follow sends a turn's updates until it ends.
+func follow(ctx context.Context, sub *holder.Subscription, send func(*supervisorv1.Update) error) error {
 	for {
-		d, ok, err := sub.Next(stream.Context())
-		switch {
-		case err != nil:
+		d, ok, err := sub.Next(ctx)
+		if err != nil || !ok {
 			return err
-		case !ok:
-			return stream.Send(&supervisorv1.AttachTurnResponse{Event: &supervisorv1.AttachTurnResponse_Result{Result: result(sub.Result())}})
-		case d.Update == nil:
-			continue
 		}
-		if err := stream.Send(&supervisorv1.AttachTurnResponse{Event: &supervisorv1.AttachTurnResponse_Update{Update: update(d)}}); err != nil {
+		if d.Update == nil {
+			continue // only told of dropped ones
+		}
+		if err := send(update(d)); err != nil {
 			return err
 		}
 	}
