@@ -139,6 +139,193 @@ func (BusyPolicy) EnumDescriptor() ([]byte, []int) {
 	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{1}
 }
 
+type AppendFileChangesRequest struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	OrganizationId string                 `protobuf:"bytes,1,opt,name=organization_id,json=organizationId,proto3" json:"organization_id,omitempty"`
+	ConversationId string                 `protobuf:"bytes,2,opt,name=conversation_id,json=conversationId,proto3" json:"conversation_id,omitempty"`
+	// Of the AgentFS database; positions of another generation are not comparable.
+	Generation    string        `protobuf:"bytes,3,opt,name=generation,proto3" json:"generation,omitempty"`
+	Changes       []*FileChange `protobuf:"bytes,4,rep,name=changes,proto3" json:"changes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendFileChangesRequest) Reset() {
+	*x = AppendFileChangesRequest{}
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendFileChangesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendFileChangesRequest) ProtoMessage() {}
+
+func (x *AppendFileChangesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendFileChangesRequest.ProtoReflect.Descriptor instead.
+func (*AppendFileChangesRequest) Descriptor() ([]byte, []int) {
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *AppendFileChangesRequest) GetOrganizationId() string {
+	if x != nil {
+		return x.OrganizationId
+	}
+	return ""
+}
+
+func (x *AppendFileChangesRequest) GetConversationId() string {
+	if x != nil {
+		return x.ConversationId
+	}
+	return ""
+}
+
+func (x *AppendFileChangesRequest) GetGeneration() string {
+	if x != nil {
+		return x.Generation
+	}
+	return ""
+}
+
+func (x *AppendFileChangesRequest) GetChanges() []*FileChange {
+	if x != nil {
+		return x.Changes
+	}
+	return nil
+}
+
+type AppendFileChangesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendFileChangesResponse) Reset() {
+	*x = AppendFileChangesResponse{}
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendFileChangesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendFileChangesResponse) ProtoMessage() {}
+
+func (x *AppendFileChangesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendFileChangesResponse.ProtoReflect.Descriptor instead.
+func (*AppendFileChangesResponse) Descriptor() ([]byte, []int) {
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{1}
+}
+
+// FileChange is one change of a file's content or name.
+type FileChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the AgentFS ledger; grows.
+	Position int64 `protobuf:"varint,1,opt,name=position,proto3" json:"position,omitempty"`
+	// Canonical file URI.
+	Uri string `protobuf:"bytes,2,opt,name=uri,proto3" json:"uri,omitempty"`
+	// written, removed or renamed.
+	Change string `protobuf:"bytes,3,opt,name=change,proto3" json:"change,omitempty"`
+	// The URI before; renamed only.
+	PreviousUri string `protobuf:"bytes,4,opt,name=previous_uri,json=previousUri,proto3" json:"previous_uri,omitempty"`
+	// File.version of agentfs; empty when removed.
+	Version       string `protobuf:"bytes,5,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileChange) Reset() {
+	*x = FileChange{}
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileChange) ProtoMessage() {}
+
+func (x *FileChange) ProtoReflect() protoreflect.Message {
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileChange.ProtoReflect.Descriptor instead.
+func (*FileChange) Descriptor() ([]byte, []int) {
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *FileChange) GetPosition() int64 {
+	if x != nil {
+		return x.Position
+	}
+	return 0
+}
+
+func (x *FileChange) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *FileChange) GetChange() string {
+	if x != nil {
+		return x.Change
+	}
+	return ""
+}
+
+func (x *FileChange) GetPreviousUri() string {
+	if x != nil {
+		return x.PreviousUri
+	}
+	return ""
+}
+
+func (x *FileChange) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
 type Turn struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	TurnId  string                 `protobuf:"bytes,1,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
@@ -158,7 +345,7 @@ type Turn struct {
 
 func (x *Turn) Reset() {
 	*x = Turn{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[0]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -170,7 +357,7 @@ func (x *Turn) String() string {
 func (*Turn) ProtoMessage() {}
 
 func (x *Turn) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[0]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -183,7 +370,7 @@ func (x *Turn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Turn.ProtoReflect.Descriptor instead.
 func (*Turn) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{0}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Turn) GetTurnId() string {
@@ -253,7 +440,7 @@ type Locator struct {
 
 func (x *Locator) Reset() {
 	*x = Locator{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[1]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +452,7 @@ func (x *Locator) String() string {
 func (*Locator) ProtoMessage() {}
 
 func (x *Locator) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[1]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +465,7 @@ func (x *Locator) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Locator.ProtoReflect.Descriptor instead.
 func (*Locator) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{1}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Locator) GetSessionId() string {
@@ -306,7 +493,7 @@ type Reply struct {
 
 func (x *Reply) Reset() {
 	*x = Reply{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[2]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -318,7 +505,7 @@ func (x *Reply) String() string {
 func (*Reply) ProtoMessage() {}
 
 func (x *Reply) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[2]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -331,7 +518,7 @@ func (x *Reply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reply.ProtoReflect.Descriptor instead.
 func (*Reply) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{2}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Reply) GetLocator() *Locator {
@@ -361,7 +548,7 @@ type TurnError struct {
 
 func (x *TurnError) Reset() {
 	*x = TurnError{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[3]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -373,7 +560,7 @@ func (x *TurnError) String() string {
 func (*TurnError) ProtoMessage() {}
 
 func (x *TurnError) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[3]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -386,7 +573,7 @@ func (x *TurnError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnError.ProtoReflect.Descriptor instead.
 func (*TurnError) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{3}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TurnError) GetReason() string {
@@ -425,7 +612,7 @@ type TurnTimings struct {
 
 func (x *TurnTimings) Reset() {
 	*x = TurnTimings{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[4]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -437,7 +624,7 @@ func (x *TurnTimings) String() string {
 func (*TurnTimings) ProtoMessage() {}
 
 func (x *TurnTimings) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[4]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -450,7 +637,7 @@ func (x *TurnTimings) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TurnTimings.ProtoReflect.Descriptor instead.
 func (*TurnTimings) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{4}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TurnTimings) GetAcceptToAttachMs() float64 {
@@ -498,7 +685,7 @@ type AcceptedMessage struct {
 
 func (x *AcceptedMessage) Reset() {
 	*x = AcceptedMessage{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[5]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -510,7 +697,7 @@ func (x *AcceptedMessage) String() string {
 func (*AcceptedMessage) ProtoMessage() {}
 
 func (x *AcceptedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[5]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -523,7 +710,7 @@ func (x *AcceptedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptedMessage.ProtoReflect.Descriptor instead.
 func (*AcceptedMessage) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{5}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *AcceptedMessage) GetInboundId() string {
@@ -545,14 +732,16 @@ type AcceptedBlock struct {
 	// ACP block type.
 	Type string `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"`
 	// Hexadecimal SHA-256 of the block's JSON bytes as received, white space between tokens removed.
-	Sha256        string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Sha256 string `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Canonical URI of the file the block names, or that its inline data was written to; empty: none.
+	Uri           string `protobuf:"bytes,3,opt,name=uri,proto3" json:"uri,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AcceptedBlock) Reset() {
 	*x = AcceptedBlock{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[6]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -564,7 +753,7 @@ func (x *AcceptedBlock) String() string {
 func (*AcceptedBlock) ProtoMessage() {}
 
 func (x *AcceptedBlock) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[6]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -577,7 +766,7 @@ func (x *AcceptedBlock) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptedBlock.ProtoReflect.Descriptor instead.
 func (*AcceptedBlock) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{6}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *AcceptedBlock) GetType() string {
@@ -594,6 +783,13 @@ func (x *AcceptedBlock) GetSha256() string {
 	return ""
 }
 
+func (x *AcceptedBlock) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
 type InboundMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Exact JSON bytes of one ACP content block each.
@@ -604,7 +800,7 @@ type InboundMessage struct {
 
 func (x *InboundMessage) Reset() {
 	*x = InboundMessage{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[7]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -616,7 +812,7 @@ func (x *InboundMessage) String() string {
 func (*InboundMessage) ProtoMessage() {}
 
 func (x *InboundMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[7]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -629,7 +825,7 @@ func (x *InboundMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InboundMessage.ProtoReflect.Descriptor instead.
 func (*InboundMessage) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{7}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *InboundMessage) GetBlocks() [][]byte {
@@ -653,7 +849,7 @@ type SubmitTurnRequest struct {
 
 func (x *SubmitTurnRequest) Reset() {
 	*x = SubmitTurnRequest{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[8]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -665,7 +861,7 @@ func (x *SubmitTurnRequest) String() string {
 func (*SubmitTurnRequest) ProtoMessage() {}
 
 func (x *SubmitTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[8]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -678,7 +874,7 @@ func (x *SubmitTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitTurnRequest.ProtoReflect.Descriptor instead.
 func (*SubmitTurnRequest) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{8}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *SubmitTurnRequest) GetOrganizationId() string {
@@ -727,7 +923,7 @@ type SubmitTurnResponse struct {
 
 func (x *SubmitTurnResponse) Reset() {
 	*x = SubmitTurnResponse{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[9]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -739,7 +935,7 @@ func (x *SubmitTurnResponse) String() string {
 func (*SubmitTurnResponse) ProtoMessage() {}
 
 func (x *SubmitTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[9]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -752,7 +948,7 @@ func (x *SubmitTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitTurnResponse.ProtoReflect.Descriptor instead.
 func (*SubmitTurnResponse) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{9}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SubmitTurnResponse) GetTurn() *Turn {
@@ -780,7 +976,7 @@ type CancelTurnRequest struct {
 
 func (x *CancelTurnRequest) Reset() {
 	*x = CancelTurnRequest{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[10]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -792,7 +988,7 @@ func (x *CancelTurnRequest) String() string {
 func (*CancelTurnRequest) ProtoMessage() {}
 
 func (x *CancelTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[10]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -805,7 +1001,7 @@ func (x *CancelTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTurnRequest.ProtoReflect.Descriptor instead.
 func (*CancelTurnRequest) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{10}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CancelTurnRequest) GetOrganizationId() string {
@@ -838,7 +1034,7 @@ type CancelTurnResponse struct {
 
 func (x *CancelTurnResponse) Reset() {
 	*x = CancelTurnResponse{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[11]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -850,7 +1046,7 @@ func (x *CancelTurnResponse) String() string {
 func (*CancelTurnResponse) ProtoMessage() {}
 
 func (x *CancelTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[11]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -863,7 +1059,7 @@ func (x *CancelTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelTurnResponse.ProtoReflect.Descriptor instead.
 func (*CancelTurnResponse) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{11}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CancelTurnResponse) GetTurn() *Turn {
@@ -886,7 +1082,7 @@ type GetTurnRequest struct {
 
 func (x *GetTurnRequest) Reset() {
 	*x = GetTurnRequest{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[12]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -898,7 +1094,7 @@ func (x *GetTurnRequest) String() string {
 func (*GetTurnRequest) ProtoMessage() {}
 
 func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[12]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -911,7 +1107,7 @@ func (x *GetTurnRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnRequest.ProtoReflect.Descriptor instead.
 func (*GetTurnRequest) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{12}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetTurnRequest) GetOrganizationId() string {
@@ -951,7 +1147,7 @@ type GetTurnResponse struct {
 
 func (x *GetTurnResponse) Reset() {
 	*x = GetTurnResponse{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[13]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -963,7 +1159,7 @@ func (x *GetTurnResponse) String() string {
 func (*GetTurnResponse) ProtoMessage() {}
 
 func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[13]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -976,7 +1172,7 @@ func (x *GetTurnResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTurnResponse.ProtoReflect.Descriptor instead.
 func (*GetTurnResponse) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{13}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetTurnResponse) GetTurn() *Turn {
@@ -999,7 +1195,7 @@ type ListTurnsRequest struct {
 
 func (x *ListTurnsRequest) Reset() {
 	*x = ListTurnsRequest{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[14]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1011,7 +1207,7 @@ func (x *ListTurnsRequest) String() string {
 func (*ListTurnsRequest) ProtoMessage() {}
 
 func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[14]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1024,7 +1220,7 @@ func (x *ListTurnsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsRequest.ProtoReflect.Descriptor instead.
 func (*ListTurnsRequest) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{14}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListTurnsRequest) GetOrganizationId() string {
@@ -1065,7 +1261,7 @@ type ListTurnsResponse struct {
 
 func (x *ListTurnsResponse) Reset() {
 	*x = ListTurnsResponse{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[15]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1077,7 +1273,7 @@ func (x *ListTurnsResponse) String() string {
 func (*ListTurnsResponse) ProtoMessage() {}
 
 func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[15]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1090,7 +1286,7 @@ func (x *ListTurnsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTurnsResponse.ProtoReflect.Descriptor instead.
 func (*ListTurnsResponse) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{15}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTurnsResponse) GetTurns() []*Turn {
@@ -1120,7 +1316,7 @@ type ListTranscriptRequest struct {
 
 func (x *ListTranscriptRequest) Reset() {
 	*x = ListTranscriptRequest{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[16]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1132,7 +1328,7 @@ func (x *ListTranscriptRequest) String() string {
 func (*ListTranscriptRequest) ProtoMessage() {}
 
 func (x *ListTranscriptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[16]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1145,7 +1341,7 @@ func (x *ListTranscriptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTranscriptRequest.ProtoReflect.Descriptor instead.
 func (*ListTranscriptRequest) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{16}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *ListTranscriptRequest) GetOrganizationId() string {
@@ -1186,7 +1382,7 @@ type ListTranscriptResponse struct {
 
 func (x *ListTranscriptResponse) Reset() {
 	*x = ListTranscriptResponse{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[17]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1198,7 +1394,7 @@ func (x *ListTranscriptResponse) String() string {
 func (*ListTranscriptResponse) ProtoMessage() {}
 
 func (x *ListTranscriptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[17]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1211,7 +1407,7 @@ func (x *ListTranscriptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTranscriptResponse.ProtoReflect.Descriptor instead.
 func (*ListTranscriptResponse) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{17}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTranscriptResponse) GetMessages() []*TranscriptMessage {
@@ -1228,22 +1424,26 @@ func (x *ListTranscriptResponse) GetNextPageToken() string {
 	return ""
 }
 
+// TranscriptMessage is a row of SessionDB with a locator, or an attachment that a turn brought,
+// without one: right after the messages before its turn.
 type TranscriptMessage struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Locator *Locator               `protobuf:"bytes,1,opt,name=locator,proto3" json:"locator,omitempty"`
 	Role    string                 `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
 	Text    string                 `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
 	// Hexadecimal SHA-256 of the verbatim row.
-	Version       string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
-	CreateTime    *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
-	ToolCalls     []*ToolCall            `protobuf:"bytes,6,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	Version    string                 `protobuf:"bytes,4,opt,name=version,proto3" json:"version,omitempty"`
+	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
+	ToolCalls  []*ToolCall            `protobuf:"bytes,6,rep,name=tool_calls,json=toolCalls,proto3" json:"tool_calls,omitempty"`
+	// Set for an attachment; all else but create_time is unset then.
+	Attachment    *Attachment `protobuf:"bytes,7,opt,name=attachment,proto3" json:"attachment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TranscriptMessage) Reset() {
 	*x = TranscriptMessage{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[18]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1255,7 +1455,7 @@ func (x *TranscriptMessage) String() string {
 func (*TranscriptMessage) ProtoMessage() {}
 
 func (x *TranscriptMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[18]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1268,7 +1468,7 @@ func (x *TranscriptMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TranscriptMessage.ProtoReflect.Descriptor instead.
 func (*TranscriptMessage) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{18}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TranscriptMessage) GetLocator() *Locator {
@@ -1313,6 +1513,92 @@ func (x *TranscriptMessage) GetToolCalls() []*ToolCall {
 	return nil
 }
 
+func (x *TranscriptMessage) GetAttachment() *Attachment {
+	if x != nil {
+		return x.Attachment
+	}
+	return nil
+}
+
+// Attachment is a file that an accepted message named, or that its inline data was written to.
+type Attachment struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Uri      string                 `protobuf:"bytes,1,opt,name=uri,proto3" json:"uri,omitempty"`
+	Name     string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	MimeType string                 `protobuf:"bytes,3,opt,name=mime_type,json=mimeType,proto3" json:"mime_type,omitempty"`
+	// Bytes, when it was accepted.
+	Size int64 `protobuf:"varint,4,opt,name=size,proto3" json:"size,omitempty"`
+	// Hexadecimal, of the content when it was accepted; empty: not known.
+	Sha256        string `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Attachment) Reset() {
+	*x = Attachment{}
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Attachment) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Attachment) ProtoMessage() {}
+
+func (x *Attachment) ProtoReflect() protoreflect.Message {
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Attachment.ProtoReflect.Descriptor instead.
+func (*Attachment) Descriptor() ([]byte, []int) {
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Attachment) GetUri() string {
+	if x != nil {
+		return x.Uri
+	}
+	return ""
+}
+
+func (x *Attachment) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Attachment) GetMimeType() string {
+	if x != nil {
+		return x.MimeType
+	}
+	return ""
+}
+
+func (x *Attachment) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *Attachment) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
 type ToolCall struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -1325,7 +1611,7 @@ type ToolCall struct {
 
 func (x *ToolCall) Reset() {
 	*x = ToolCall{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[19]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1337,7 +1623,7 @@ func (x *ToolCall) String() string {
 func (*ToolCall) ProtoMessage() {}
 
 func (x *ToolCall) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[19]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1350,7 +1636,7 @@ func (x *ToolCall) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolCall.ProtoReflect.Descriptor instead.
 func (*ToolCall) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{19}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ToolCall) GetId() string {
@@ -1387,7 +1673,7 @@ type StreamEventsRequest struct {
 
 func (x *StreamEventsRequest) Reset() {
 	*x = StreamEventsRequest{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[20]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1399,7 +1685,7 @@ func (x *StreamEventsRequest) String() string {
 func (*StreamEventsRequest) ProtoMessage() {}
 
 func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[20]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1412,7 +1698,7 @@ func (x *StreamEventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsRequest.ProtoReflect.Descriptor instead.
 func (*StreamEventsRequest) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{20}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StreamEventsRequest) GetOrganizationId() string {
@@ -1445,7 +1731,7 @@ type StreamEventsResponse struct {
 
 func (x *StreamEventsResponse) Reset() {
 	*x = StreamEventsResponse{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[21]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1743,7 @@ func (x *StreamEventsResponse) String() string {
 func (*StreamEventsResponse) ProtoMessage() {}
 
 func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[21]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1756,7 @@ func (x *StreamEventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamEventsResponse.ProtoReflect.Descriptor instead.
 func (*StreamEventsResponse) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{21}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StreamEventsResponse) GetEvent() *Event {
@@ -1485,7 +1771,8 @@ type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Grows by one for each durable event of the conversation; 0 for live events.
 	Sequence int64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// turn.accepted, turn.started, turn.ended, message.delivered, gap; live: delta, tool.
+	// turn.accepted, turn.started, turn.ended, message.delivered, file.changed, gap; live: delta,
+	// tool.
 	Type   string `protobuf:"bytes,2,opt,name=type,proto3" json:"type,omitempty"`
 	TurnId string `protobuf:"bytes,3,opt,name=turn_id,json=turnId,proto3" json:"turn_id,omitempty"`
 	// turn.ended only.
@@ -1499,14 +1786,16 @@ type Event struct {
 	// tool only.
 	Tool *ToolEvent `protobuf:"bytes,9,opt,name=tool,proto3" json:"tool,omitempty"`
 	// gap only: the last sequence that was sent; read on from it.
-	LastSequence  int64 `protobuf:"varint,10,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
+	LastSequence int64 `protobuf:"varint,10,opt,name=last_sequence,json=lastSequence,proto3" json:"last_sequence,omitempty"`
+	// file.changed only.
+	File          *FileChange `protobuf:"bytes,11,opt,name=file,proto3" json:"file,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[22]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +1807,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[22]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +1820,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{22}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Event) GetSequence() int64 {
@@ -1604,6 +1893,13 @@ func (x *Event) GetLastSequence() int64 {
 	return 0
 }
 
+func (x *Event) GetFile() *FileChange {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
 type ToolEvent struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ToolCallId    string                 `protobuf:"bytes,1,opt,name=tool_call_id,json=toolCallId,proto3" json:"tool_call_id,omitempty"`
@@ -1616,7 +1912,7 @@ type ToolEvent struct {
 
 func (x *ToolEvent) Reset() {
 	*x = ToolEvent{}
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[23]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1628,7 +1924,7 @@ func (x *ToolEvent) String() string {
 func (*ToolEvent) ProtoMessage() {}
 
 func (x *ToolEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[23]
+	mi := &file_humanwork_ingress_v1_ingress_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1641,7 +1937,7 @@ func (x *ToolEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToolEvent.ProtoReflect.Descriptor instead.
 func (*ToolEvent) Descriptor() ([]byte, []int) {
-	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{23}
+	return file_humanwork_ingress_v1_ingress_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ToolEvent) GetToolCallId() string {
@@ -1676,7 +1972,22 @@ var File_humanwork_ingress_v1_ingress_proto protoreflect.FileDescriptor
 
 const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"\n" +
-	"\"humanwork/ingress/v1/ingress.proto\x12\x14humanwork.ingress.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xb8\x03\n" +
+	"\"humanwork/ingress/v1/ingress.proto\x12\x14humanwork.ingress.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xa3\x02\n" +
+	"\x18AppendFileChangesRequest\x12A\n" +
+	"\x0forganization_id\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,63}$R\x0eorganizationId\x12A\n" +
+	"\x0fconversation_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,63}$R\x0econversationId\x128\n" +
+	"\n" +
+	"generation\x18\x03 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,63}$R\n" +
+	"generation\x12G\n" +
+	"\achanges\x18\x04 \x03(\v2 .humanwork.ingress.v1.FileChangeB\v\xbaH\b\x92\x01\x05\b\x01\x10\xe8\aR\achanges\"\x1b\n" +
+	"\x19AppendFileChangesResponse\"\xc3\x01\n" +
+	"\n" +
+	"FileChange\x12#\n" +
+	"\bposition\x18\x01 \x01(\x03B\a\xbaH\x04\"\x02 \x00R\bposition\x12\x19\n" +
+	"\x03uri\x18\x02 \x01(\tB\a\xbaH\x04r\x02\x10\x01R\x03uri\x128\n" +
+	"\x06change\x18\x03 \x01(\tB \xbaH\x1dr\x1bR\awrittenR\aremovedR\arenamedR\x06change\x12!\n" +
+	"\fprevious_uri\x18\x04 \x01(\tR\vpreviousUri\x12\x18\n" +
+	"\aversion\x18\x05 \x01(\tR\aversion\"\xb8\x03\n" +
 	"\x04Turn\x12\x17\n" +
 	"\aturn_id\x18\x01 \x01(\tR\x06turnId\x125\n" +
 	"\x05state\x18\x02 \x01(\x0e2\x1f.humanwork.ingress.v1.TurnStateR\x05state\x125\n" +
@@ -1713,10 +2024,11 @@ const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"\x0fAcceptedMessage\x12\x1d\n" +
 	"\n" +
 	"inbound_id\x18\x01 \x01(\tR\tinboundId\x12;\n" +
-	"\x06blocks\x18\x02 \x03(\v2#.humanwork.ingress.v1.AcceptedBlockR\x06blocks\";\n" +
+	"\x06blocks\x18\x02 \x03(\v2#.humanwork.ingress.v1.AcceptedBlockR\x06blocks\"M\n" +
 	"\rAcceptedBlock\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
-	"\x06sha256\x18\x02 \x01(\tR\x06sha256\"(\n" +
+	"\x06sha256\x18\x02 \x01(\tR\x06sha256\x12\x10\n" +
+	"\x03uri\x18\x03 \x01(\tR\x03uri\"(\n" +
 	"\x0eInboundMessage\x12\x16\n" +
 	"\x06blocks\x18\x01 \x03(\fR\x06blocks\"\xd1\x02\n" +
 	"\x11SubmitTurnRequest\x12A\n" +
@@ -1761,7 +2073,7 @@ const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"page_token\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\tpageToken\"\x85\x01\n" +
 	"\x16ListTranscriptResponse\x12C\n" +
 	"\bmessages\x18\x01 \x03(\v2'.humanwork.ingress.v1.TranscriptMessageR\bmessages\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8a\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xcc\x02\n" +
 	"\x11TranscriptMessage\x127\n" +
 	"\alocator\x18\x01 \x01(\v2\x1d.humanwork.ingress.v1.LocatorR\alocator\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x12\n" +
@@ -1770,7 +2082,17 @@ const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12=\n" +
 	"\n" +
-	"tool_calls\x18\x06 \x03(\v2\x1e.humanwork.ingress.v1.ToolCallR\ttoolCalls\"L\n" +
+	"tool_calls\x18\x06 \x03(\v2\x1e.humanwork.ingress.v1.ToolCallR\ttoolCalls\x12@\n" +
+	"\n" +
+	"attachment\x18\a \x01(\v2 .humanwork.ingress.v1.AttachmentR\n" +
+	"attachment\"{\n" +
+	"\n" +
+	"Attachment\x12\x10\n" +
+	"\x03uri\x18\x01 \x01(\tR\x03uri\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1b\n" +
+	"\tmime_type\x18\x03 \x01(\tR\bmimeType\x12\x12\n" +
+	"\x04size\x18\x04 \x01(\x03R\x04size\x12\x16\n" +
+	"\x06sha256\x18\x05 \x01(\tR\x06sha256\"L\n" +
 	"\bToolCall\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
@@ -1780,7 +2102,7 @@ const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"\x0fconversation_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,63}$R\x0econversationId\x12.\n" +
 	"\x0eafter_sequence\x18\x03 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\rafterSequence\"I\n" +
 	"\x14StreamEventsResponse\x121\n" +
-	"\x05event\x18\x01 \x01(\v2\x1b.humanwork.ingress.v1.EventR\x05event\"\xa2\x03\n" +
+	"\x05event\x18\x01 \x01(\v2\x1b.humanwork.ingress.v1.EventR\x05event\"\xd8\x03\n" +
 	"\x05Event\x12\x1a\n" +
 	"\bsequence\x18\x01 \x01(\x03R\bsequence\x12\x12\n" +
 	"\x04type\x18\x02 \x01(\tR\x04type\x12\x17\n" +
@@ -1793,7 +2115,8 @@ const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"\x04text\x18\b \x01(\tR\x04text\x123\n" +
 	"\x04tool\x18\t \x01(\v2\x1f.humanwork.ingress.v1.ToolEventR\x04tool\x12#\n" +
 	"\rlast_sequence\x18\n" +
-	" \x01(\x03R\flastSequence\"o\n" +
+	" \x01(\x03R\flastSequence\x124\n" +
+	"\x04file\x18\v \x01(\v2 .humanwork.ingress.v1.FileChangeR\x04file\"o\n" +
 	"\tToolEvent\x12 \n" +
 	"\ftool_call_id\x18\x01 \x01(\tR\n" +
 	"toolCallId\x12\x14\n" +
@@ -1823,7 +2146,9 @@ const file_humanwork_ingress_v1_ingress_proto_rawDesc = "" +
 	"\n" +
 	"SubmitTurn\x12'.humanwork.ingress.v1.SubmitTurnRequest\x1a(.humanwork.ingress.v1.SubmitTurnResponse\x12_\n" +
 	"\n" +
-	"CancelTurn\x12'.humanwork.ingress.v1.CancelTurnRequest\x1a(.humanwork.ingress.v1.CancelTurnResponseB=Z;humanwork.internal/proto/gen/humanwork/ingress/v1;ingressv1b\x06proto3"
+	"CancelTurn\x12'.humanwork.ingress.v1.CancelTurnRequest\x1a(.humanwork.ingress.v1.CancelTurnResponse2\x88\x01\n" +
+	"\x10FileEventService\x12t\n" +
+	"\x11AppendFileChanges\x12..humanwork.ingress.v1.AppendFileChangesRequest\x1a/.humanwork.ingress.v1.AppendFileChangesResponseB=Z;humanwork.internal/proto/gen/humanwork/ingress/v1;ingressv1b\x06proto3"
 
 var (
 	file_humanwork_ingress_v1_ingress_proto_rawDescOnce sync.Once
@@ -1838,79 +2163,88 @@ func file_humanwork_ingress_v1_ingress_proto_rawDescGZIP() []byte {
 }
 
 var file_humanwork_ingress_v1_ingress_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_humanwork_ingress_v1_ingress_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_humanwork_ingress_v1_ingress_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_humanwork_ingress_v1_ingress_proto_goTypes = []any{
-	(TurnState)(0),                 // 0: humanwork.ingress.v1.TurnState
-	(BusyPolicy)(0),                // 1: humanwork.ingress.v1.BusyPolicy
-	(*Turn)(nil),                   // 2: humanwork.ingress.v1.Turn
-	(*Locator)(nil),                // 3: humanwork.ingress.v1.Locator
-	(*Reply)(nil),                  // 4: humanwork.ingress.v1.Reply
-	(*TurnError)(nil),              // 5: humanwork.ingress.v1.TurnError
-	(*TurnTimings)(nil),            // 6: humanwork.ingress.v1.TurnTimings
-	(*AcceptedMessage)(nil),        // 7: humanwork.ingress.v1.AcceptedMessage
-	(*AcceptedBlock)(nil),          // 8: humanwork.ingress.v1.AcceptedBlock
-	(*InboundMessage)(nil),         // 9: humanwork.ingress.v1.InboundMessage
-	(*SubmitTurnRequest)(nil),      // 10: humanwork.ingress.v1.SubmitTurnRequest
-	(*SubmitTurnResponse)(nil),     // 11: humanwork.ingress.v1.SubmitTurnResponse
-	(*CancelTurnRequest)(nil),      // 12: humanwork.ingress.v1.CancelTurnRequest
-	(*CancelTurnResponse)(nil),     // 13: humanwork.ingress.v1.CancelTurnResponse
-	(*GetTurnRequest)(nil),         // 14: humanwork.ingress.v1.GetTurnRequest
-	(*GetTurnResponse)(nil),        // 15: humanwork.ingress.v1.GetTurnResponse
-	(*ListTurnsRequest)(nil),       // 16: humanwork.ingress.v1.ListTurnsRequest
-	(*ListTurnsResponse)(nil),      // 17: humanwork.ingress.v1.ListTurnsResponse
-	(*ListTranscriptRequest)(nil),  // 18: humanwork.ingress.v1.ListTranscriptRequest
-	(*ListTranscriptResponse)(nil), // 19: humanwork.ingress.v1.ListTranscriptResponse
-	(*TranscriptMessage)(nil),      // 20: humanwork.ingress.v1.TranscriptMessage
-	(*ToolCall)(nil),               // 21: humanwork.ingress.v1.ToolCall
-	(*StreamEventsRequest)(nil),    // 22: humanwork.ingress.v1.StreamEventsRequest
-	(*StreamEventsResponse)(nil),   // 23: humanwork.ingress.v1.StreamEventsResponse
-	(*Event)(nil),                  // 24: humanwork.ingress.v1.Event
-	(*ToolEvent)(nil),              // 25: humanwork.ingress.v1.ToolEvent
-	(*timestamppb.Timestamp)(nil),  // 26: google.protobuf.Timestamp
+	(TurnState)(0),                    // 0: humanwork.ingress.v1.TurnState
+	(BusyPolicy)(0),                   // 1: humanwork.ingress.v1.BusyPolicy
+	(*AppendFileChangesRequest)(nil),  // 2: humanwork.ingress.v1.AppendFileChangesRequest
+	(*AppendFileChangesResponse)(nil), // 3: humanwork.ingress.v1.AppendFileChangesResponse
+	(*FileChange)(nil),                // 4: humanwork.ingress.v1.FileChange
+	(*Turn)(nil),                      // 5: humanwork.ingress.v1.Turn
+	(*Locator)(nil),                   // 6: humanwork.ingress.v1.Locator
+	(*Reply)(nil),                     // 7: humanwork.ingress.v1.Reply
+	(*TurnError)(nil),                 // 8: humanwork.ingress.v1.TurnError
+	(*TurnTimings)(nil),               // 9: humanwork.ingress.v1.TurnTimings
+	(*AcceptedMessage)(nil),           // 10: humanwork.ingress.v1.AcceptedMessage
+	(*AcceptedBlock)(nil),             // 11: humanwork.ingress.v1.AcceptedBlock
+	(*InboundMessage)(nil),            // 12: humanwork.ingress.v1.InboundMessage
+	(*SubmitTurnRequest)(nil),         // 13: humanwork.ingress.v1.SubmitTurnRequest
+	(*SubmitTurnResponse)(nil),        // 14: humanwork.ingress.v1.SubmitTurnResponse
+	(*CancelTurnRequest)(nil),         // 15: humanwork.ingress.v1.CancelTurnRequest
+	(*CancelTurnResponse)(nil),        // 16: humanwork.ingress.v1.CancelTurnResponse
+	(*GetTurnRequest)(nil),            // 17: humanwork.ingress.v1.GetTurnRequest
+	(*GetTurnResponse)(nil),           // 18: humanwork.ingress.v1.GetTurnResponse
+	(*ListTurnsRequest)(nil),          // 19: humanwork.ingress.v1.ListTurnsRequest
+	(*ListTurnsResponse)(nil),         // 20: humanwork.ingress.v1.ListTurnsResponse
+	(*ListTranscriptRequest)(nil),     // 21: humanwork.ingress.v1.ListTranscriptRequest
+	(*ListTranscriptResponse)(nil),    // 22: humanwork.ingress.v1.ListTranscriptResponse
+	(*TranscriptMessage)(nil),         // 23: humanwork.ingress.v1.TranscriptMessage
+	(*Attachment)(nil),                // 24: humanwork.ingress.v1.Attachment
+	(*ToolCall)(nil),                  // 25: humanwork.ingress.v1.ToolCall
+	(*StreamEventsRequest)(nil),       // 26: humanwork.ingress.v1.StreamEventsRequest
+	(*StreamEventsResponse)(nil),      // 27: humanwork.ingress.v1.StreamEventsResponse
+	(*Event)(nil),                     // 28: humanwork.ingress.v1.Event
+	(*ToolEvent)(nil),                 // 29: humanwork.ingress.v1.ToolEvent
+	(*timestamppb.Timestamp)(nil),     // 30: google.protobuf.Timestamp
 }
 var file_humanwork_ingress_v1_ingress_proto_depIdxs = []int32{
-	0,  // 0: humanwork.ingress.v1.Turn.state:type_name -> humanwork.ingress.v1.TurnState
-	4,  // 1: humanwork.ingress.v1.Turn.replies:type_name -> humanwork.ingress.v1.Reply
-	5,  // 2: humanwork.ingress.v1.Turn.error:type_name -> humanwork.ingress.v1.TurnError
-	6,  // 3: humanwork.ingress.v1.Turn.timings:type_name -> humanwork.ingress.v1.TurnTimings
-	26, // 4: humanwork.ingress.v1.Turn.create_time:type_name -> google.protobuf.Timestamp
-	26, // 5: humanwork.ingress.v1.Turn.end_time:type_name -> google.protobuf.Timestamp
-	7,  // 6: humanwork.ingress.v1.Turn.messages:type_name -> humanwork.ingress.v1.AcceptedMessage
-	3,  // 7: humanwork.ingress.v1.Reply.locator:type_name -> humanwork.ingress.v1.Locator
-	8,  // 8: humanwork.ingress.v1.AcceptedMessage.blocks:type_name -> humanwork.ingress.v1.AcceptedBlock
-	9,  // 9: humanwork.ingress.v1.SubmitTurnRequest.messages:type_name -> humanwork.ingress.v1.InboundMessage
-	1,  // 10: humanwork.ingress.v1.SubmitTurnRequest.busy_policy:type_name -> humanwork.ingress.v1.BusyPolicy
-	2,  // 11: humanwork.ingress.v1.SubmitTurnResponse.turn:type_name -> humanwork.ingress.v1.Turn
-	2,  // 12: humanwork.ingress.v1.CancelTurnResponse.turn:type_name -> humanwork.ingress.v1.Turn
-	2,  // 13: humanwork.ingress.v1.GetTurnResponse.turn:type_name -> humanwork.ingress.v1.Turn
-	2,  // 14: humanwork.ingress.v1.ListTurnsResponse.turns:type_name -> humanwork.ingress.v1.Turn
-	20, // 15: humanwork.ingress.v1.ListTranscriptResponse.messages:type_name -> humanwork.ingress.v1.TranscriptMessage
-	3,  // 16: humanwork.ingress.v1.TranscriptMessage.locator:type_name -> humanwork.ingress.v1.Locator
-	26, // 17: humanwork.ingress.v1.TranscriptMessage.create_time:type_name -> google.protobuf.Timestamp
-	21, // 18: humanwork.ingress.v1.TranscriptMessage.tool_calls:type_name -> humanwork.ingress.v1.ToolCall
-	24, // 19: humanwork.ingress.v1.StreamEventsResponse.event:type_name -> humanwork.ingress.v1.Event
-	0,  // 20: humanwork.ingress.v1.Event.state:type_name -> humanwork.ingress.v1.TurnState
-	3,  // 21: humanwork.ingress.v1.Event.locator:type_name -> humanwork.ingress.v1.Locator
-	5,  // 22: humanwork.ingress.v1.Event.error:type_name -> humanwork.ingress.v1.TurnError
-	26, // 23: humanwork.ingress.v1.Event.create_time:type_name -> google.protobuf.Timestamp
-	25, // 24: humanwork.ingress.v1.Event.tool:type_name -> humanwork.ingress.v1.ToolEvent
-	14, // 25: humanwork.ingress.v1.IngressReadService.GetTurn:input_type -> humanwork.ingress.v1.GetTurnRequest
-	16, // 26: humanwork.ingress.v1.IngressReadService.ListTurns:input_type -> humanwork.ingress.v1.ListTurnsRequest
-	18, // 27: humanwork.ingress.v1.IngressReadService.ListTranscript:input_type -> humanwork.ingress.v1.ListTranscriptRequest
-	22, // 28: humanwork.ingress.v1.IngressReadService.StreamEvents:input_type -> humanwork.ingress.v1.StreamEventsRequest
-	10, // 29: humanwork.ingress.v1.IngressService.SubmitTurn:input_type -> humanwork.ingress.v1.SubmitTurnRequest
-	12, // 30: humanwork.ingress.v1.IngressService.CancelTurn:input_type -> humanwork.ingress.v1.CancelTurnRequest
-	15, // 31: humanwork.ingress.v1.IngressReadService.GetTurn:output_type -> humanwork.ingress.v1.GetTurnResponse
-	17, // 32: humanwork.ingress.v1.IngressReadService.ListTurns:output_type -> humanwork.ingress.v1.ListTurnsResponse
-	19, // 33: humanwork.ingress.v1.IngressReadService.ListTranscript:output_type -> humanwork.ingress.v1.ListTranscriptResponse
-	23, // 34: humanwork.ingress.v1.IngressReadService.StreamEvents:output_type -> humanwork.ingress.v1.StreamEventsResponse
-	11, // 35: humanwork.ingress.v1.IngressService.SubmitTurn:output_type -> humanwork.ingress.v1.SubmitTurnResponse
-	13, // 36: humanwork.ingress.v1.IngressService.CancelTurn:output_type -> humanwork.ingress.v1.CancelTurnResponse
-	31, // [31:37] is the sub-list for method output_type
-	25, // [25:31] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	4,  // 0: humanwork.ingress.v1.AppendFileChangesRequest.changes:type_name -> humanwork.ingress.v1.FileChange
+	0,  // 1: humanwork.ingress.v1.Turn.state:type_name -> humanwork.ingress.v1.TurnState
+	7,  // 2: humanwork.ingress.v1.Turn.replies:type_name -> humanwork.ingress.v1.Reply
+	8,  // 3: humanwork.ingress.v1.Turn.error:type_name -> humanwork.ingress.v1.TurnError
+	9,  // 4: humanwork.ingress.v1.Turn.timings:type_name -> humanwork.ingress.v1.TurnTimings
+	30, // 5: humanwork.ingress.v1.Turn.create_time:type_name -> google.protobuf.Timestamp
+	30, // 6: humanwork.ingress.v1.Turn.end_time:type_name -> google.protobuf.Timestamp
+	10, // 7: humanwork.ingress.v1.Turn.messages:type_name -> humanwork.ingress.v1.AcceptedMessage
+	6,  // 8: humanwork.ingress.v1.Reply.locator:type_name -> humanwork.ingress.v1.Locator
+	11, // 9: humanwork.ingress.v1.AcceptedMessage.blocks:type_name -> humanwork.ingress.v1.AcceptedBlock
+	12, // 10: humanwork.ingress.v1.SubmitTurnRequest.messages:type_name -> humanwork.ingress.v1.InboundMessage
+	1,  // 11: humanwork.ingress.v1.SubmitTurnRequest.busy_policy:type_name -> humanwork.ingress.v1.BusyPolicy
+	5,  // 12: humanwork.ingress.v1.SubmitTurnResponse.turn:type_name -> humanwork.ingress.v1.Turn
+	5,  // 13: humanwork.ingress.v1.CancelTurnResponse.turn:type_name -> humanwork.ingress.v1.Turn
+	5,  // 14: humanwork.ingress.v1.GetTurnResponse.turn:type_name -> humanwork.ingress.v1.Turn
+	5,  // 15: humanwork.ingress.v1.ListTurnsResponse.turns:type_name -> humanwork.ingress.v1.Turn
+	23, // 16: humanwork.ingress.v1.ListTranscriptResponse.messages:type_name -> humanwork.ingress.v1.TranscriptMessage
+	6,  // 17: humanwork.ingress.v1.TranscriptMessage.locator:type_name -> humanwork.ingress.v1.Locator
+	30, // 18: humanwork.ingress.v1.TranscriptMessage.create_time:type_name -> google.protobuf.Timestamp
+	25, // 19: humanwork.ingress.v1.TranscriptMessage.tool_calls:type_name -> humanwork.ingress.v1.ToolCall
+	24, // 20: humanwork.ingress.v1.TranscriptMessage.attachment:type_name -> humanwork.ingress.v1.Attachment
+	28, // 21: humanwork.ingress.v1.StreamEventsResponse.event:type_name -> humanwork.ingress.v1.Event
+	0,  // 22: humanwork.ingress.v1.Event.state:type_name -> humanwork.ingress.v1.TurnState
+	6,  // 23: humanwork.ingress.v1.Event.locator:type_name -> humanwork.ingress.v1.Locator
+	8,  // 24: humanwork.ingress.v1.Event.error:type_name -> humanwork.ingress.v1.TurnError
+	30, // 25: humanwork.ingress.v1.Event.create_time:type_name -> google.protobuf.Timestamp
+	29, // 26: humanwork.ingress.v1.Event.tool:type_name -> humanwork.ingress.v1.ToolEvent
+	4,  // 27: humanwork.ingress.v1.Event.file:type_name -> humanwork.ingress.v1.FileChange
+	17, // 28: humanwork.ingress.v1.IngressReadService.GetTurn:input_type -> humanwork.ingress.v1.GetTurnRequest
+	19, // 29: humanwork.ingress.v1.IngressReadService.ListTurns:input_type -> humanwork.ingress.v1.ListTurnsRequest
+	21, // 30: humanwork.ingress.v1.IngressReadService.ListTranscript:input_type -> humanwork.ingress.v1.ListTranscriptRequest
+	26, // 31: humanwork.ingress.v1.IngressReadService.StreamEvents:input_type -> humanwork.ingress.v1.StreamEventsRequest
+	13, // 32: humanwork.ingress.v1.IngressService.SubmitTurn:input_type -> humanwork.ingress.v1.SubmitTurnRequest
+	15, // 33: humanwork.ingress.v1.IngressService.CancelTurn:input_type -> humanwork.ingress.v1.CancelTurnRequest
+	2,  // 34: humanwork.ingress.v1.FileEventService.AppendFileChanges:input_type -> humanwork.ingress.v1.AppendFileChangesRequest
+	18, // 35: humanwork.ingress.v1.IngressReadService.GetTurn:output_type -> humanwork.ingress.v1.GetTurnResponse
+	20, // 36: humanwork.ingress.v1.IngressReadService.ListTurns:output_type -> humanwork.ingress.v1.ListTurnsResponse
+	22, // 37: humanwork.ingress.v1.IngressReadService.ListTranscript:output_type -> humanwork.ingress.v1.ListTranscriptResponse
+	27, // 38: humanwork.ingress.v1.IngressReadService.StreamEvents:output_type -> humanwork.ingress.v1.StreamEventsResponse
+	14, // 39: humanwork.ingress.v1.IngressService.SubmitTurn:output_type -> humanwork.ingress.v1.SubmitTurnResponse
+	16, // 40: humanwork.ingress.v1.IngressService.CancelTurn:output_type -> humanwork.ingress.v1.CancelTurnResponse
+	3,  // 41: humanwork.ingress.v1.FileEventService.AppendFileChanges:output_type -> humanwork.ingress.v1.AppendFileChangesResponse
+	35, // [35:42] is the sub-list for method output_type
+	28, // [28:35] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_humanwork_ingress_v1_ingress_proto_init() }
@@ -1918,16 +2252,16 @@ func file_humanwork_ingress_v1_ingress_proto_init() {
 	if File_humanwork_ingress_v1_ingress_proto != nil {
 		return
 	}
-	file_humanwork_ingress_v1_ingress_proto_msgTypes[4].OneofWrappers = []any{}
+	file_humanwork_ingress_v1_ingress_proto_msgTypes[7].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_humanwork_ingress_v1_ingress_proto_rawDesc), len(file_humanwork_ingress_v1_ingress_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   24,
+			NumMessages:   28,
 			NumExtensions: 0,
-			NumServices:   2,
+			NumServices:   3,
 		},
 		GoTypes:           file_humanwork_ingress_v1_ingress_proto_goTypes,
 		DependencyIndexes: file_humanwork_ingress_v1_ingress_proto_depIdxs,

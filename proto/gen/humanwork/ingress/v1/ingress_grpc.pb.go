@@ -421,3 +421,115 @@ var IngressService_ServiceDesc = grpc.ServiceDesc{
 	Streams:  []grpc.StreamDesc{},
 	Metadata: "humanwork/ingress/v1/ingress.proto",
 }
+
+const (
+	FileEventService_AppendFileChanges_FullMethodName = "/humanwork.ingress.v1.FileEventService/AppendFileChanges"
+)
+
+// FileEventServiceClient is the client API for FileEventService service.
+//
+// For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
+//
+// FileEventService appends what happened to a conversation's files to its events. Only agentfs
+// calls it.
+type FileEventServiceClient interface {
+	// AppendFileChanges appends one file.changed event for each change, in order, in one commit.
+	// Idempotent: a change at a position not above the last one of its generation is skipped.
+	AppendFileChanges(ctx context.Context, in *AppendFileChangesRequest, opts ...grpc.CallOption) (*AppendFileChangesResponse, error)
+}
+
+type fileEventServiceClient struct {
+	cc grpc.ClientConnInterface
+}
+
+func NewFileEventServiceClient(cc grpc.ClientConnInterface) FileEventServiceClient {
+	return &fileEventServiceClient{cc}
+}
+
+func (c *fileEventServiceClient) AppendFileChanges(ctx context.Context, in *AppendFileChangesRequest, opts ...grpc.CallOption) (*AppendFileChangesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AppendFileChangesResponse)
+	err := c.cc.Invoke(ctx, FileEventService_AppendFileChanges_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// FileEventServiceServer is the server API for FileEventService service.
+// All implementations must embed UnimplementedFileEventServiceServer
+// for forward compatibility.
+//
+// FileEventService appends what happened to a conversation's files to its events. Only agentfs
+// calls it.
+type FileEventServiceServer interface {
+	// AppendFileChanges appends one file.changed event for each change, in order, in one commit.
+	// Idempotent: a change at a position not above the last one of its generation is skipped.
+	AppendFileChanges(context.Context, *AppendFileChangesRequest) (*AppendFileChangesResponse, error)
+	mustEmbedUnimplementedFileEventServiceServer()
+}
+
+// UnimplementedFileEventServiceServer must be embedded to have
+// forward compatible implementations.
+//
+// NOTE: this should be embedded by value instead of pointer to avoid a nil
+// pointer dereference when methods are called.
+type UnimplementedFileEventServiceServer struct{}
+
+func (UnimplementedFileEventServiceServer) AppendFileChanges(context.Context, *AppendFileChangesRequest) (*AppendFileChangesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method AppendFileChanges not implemented")
+}
+func (UnimplementedFileEventServiceServer) mustEmbedUnimplementedFileEventServiceServer() {}
+func (UnimplementedFileEventServiceServer) testEmbeddedByValue()                          {}
+
+// UnsafeFileEventServiceServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to FileEventServiceServer will
+// result in compilation errors.
+type UnsafeFileEventServiceServer interface {
+	mustEmbedUnimplementedFileEventServiceServer()
+}
+
+func RegisterFileEventServiceServer(s grpc.ServiceRegistrar, srv FileEventServiceServer) {
+	// If the following call panics, it indicates UnimplementedFileEventServiceServer was
+	// embedded by pointer and is nil.  This will cause panics if an
+	// unimplemented method is ever invoked, so we test this at initialization
+	// time to prevent it from happening at runtime later due to I/O.
+	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
+		t.testEmbeddedByValue()
+	}
+	s.RegisterService(&FileEventService_ServiceDesc, srv)
+}
+
+func _FileEventService_AppendFileChanges_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AppendFileChangesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FileEventServiceServer).AppendFileChanges(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FileEventService_AppendFileChanges_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FileEventServiceServer).AppendFileChanges(ctx, req.(*AppendFileChangesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+// FileEventService_ServiceDesc is the grpc.ServiceDesc for FileEventService service.
+// It's only intended for direct use with grpc.RegisterService,
+// and not to be introspected or modified (even as a copy)
+var FileEventService_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "humanwork.ingress.v1.FileEventService",
+	HandlerType: (*FileEventServiceServer)(nil),
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "AppendFileChanges",
+			Handler:    _FileEventService_AppendFileChanges_Handler,
+		},
+	},
+	Streams:  []grpc.StreamDesc{},
+	Metadata: "humanwork/ingress/v1/ingress.proto",
+}
