@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// MaxName and MaxPath limit one name and a whole public path, in bytes, as Linux does.
+	// MaxName is the longest name, in bytes, as on Linux.
 	MaxName = 255
+	// MaxPath is the longest public path, in bytes.
 	MaxPath = 4096
 	// MaxURI is the longest canonical URI, in bytes: every byte of the path escaped.
 	MaxURI = len(prefix) + 3*MaxPath
