@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 )
@@ -36,6 +37,7 @@ type Turn struct {
 		Blocks    []struct {
 			Type   string `json:"type"`
 			SHA256 string `json:"sha256"`
+			URI    string `json:"uri"`
 		} `json:"blocks"`
 	} `json:"messages"`
 	Replies []struct {
@@ -63,12 +65,19 @@ func (t Turn) Reason() string {
 	return t.Error.Reason
 }
 
-// Message is one message of a transcript.
+// Message is one entry of a transcript: a message, or an attachment that has no locator.
 type Message struct {
-	Locator Locator `json:"locator"`
-	Role    string  `json:"role"`
-	Text    string  `json:"text"`
-	Version string  `json:"version"`
+	Locator    Locator `json:"locator"`
+	Role       string  `json:"role"`
+	Text       string  `json:"text"`
+	Version    string  `json:"version"`
+	Attachment *struct {
+		URI      string `json:"uri"`
+		Name     string `json:"name"`
+		MimeType string `json:"mimeType"`
+		Size     int64  `json:"size,string"`
+		SHA256   string `json:"sha256"`
+	} `json:"attachment"`
 }
 
 // Answer is an HTTP answer with its body read.
@@ -350,7 +359,11 @@ func (c *Client) pages(ctx context.Context, path, size string, page func([]byte)
 		if token != "" {
 			q.Set("pageToken", token)
 		}
-		a, err := c.call(ctx, http.MethodGet, path+"?"+q.Encode(), nil, nil, nil)
+		separator := "?"
+		if strings.Contains(path, "?") {
+			separator = "&"
+		}
+		a, err := c.call(ctx, http.MethodGet, path+separator+q.Encode(), nil, nil, nil)
 		if err != nil {
 			return err
 		}

@@ -19,6 +19,12 @@ type Event struct {
 	Text   string   `json:"text"`
 	Loc    *Locator `json:"locator"`
 	Last   int64    `json:"lastSequence,string"`
+	File   *struct {
+		URI      string `json:"uri"`
+		Change   string `json:"change"`
+		Previous string `json:"previousUri"`
+		Version  string `json:"version"`
+	} `json:"file"`
 	// Data is the event's data as it came.
 	Data string `json:"-"`
 }
