@@ -40,7 +40,9 @@ const (
 type FileServiceClient interface {
 	// WriteFile creates a file, or replaces one as a rename onto it would: all of it or nothing, and
 	// who is reading the old content reads on. Missing directories are made. The first message
-	// carries the header, each the ids. Nothing is visible before the client closes its side.
+	// carries the header, each the ids. Once the header passed every check that needs no content the
+	// service sends its initial metadata, which a client may wait for before it sends data. Nothing is
+	// visible before the client closes its side.
 	// FAILED_PRECONDITION (VERSION_MISMATCH) if a condition does not hold, (FILE_HELD) if a turn
 	// that was not dispatched yet needs the file; RESOURCE_EXHAUSTED (QUOTA_EXCEEDED,
 	// FILE_TOO_LARGE, STORAGE_FULL).
@@ -142,7 +144,9 @@ func (c *fileServiceClient) ListFiles(ctx context.Context, in *ListFilesRequest,
 type FileServiceServer interface {
 	// WriteFile creates a file, or replaces one as a rename onto it would: all of it or nothing, and
 	// who is reading the old content reads on. Missing directories are made. The first message
-	// carries the header, each the ids. Nothing is visible before the client closes its side.
+	// carries the header, each the ids. Once the header passed every check that needs no content the
+	// service sends its initial metadata, which a client may wait for before it sends data. Nothing is
+	// visible before the client closes its side.
 	// FAILED_PRECONDITION (VERSION_MISMATCH) if a condition does not hold, (FILE_HELD) if a turn
 	// that was not dispatched yet needs the file; RESOURCE_EXHAUSTED (QUOTA_EXCEEDED,
 	// FILE_TOO_LARGE, STORAGE_FULL).
