@@ -79,7 +79,7 @@ func (s *System) own(name string) map[string]any {
 		return map[string]any{"postgres_url_file": "../secrets/postgres.url", "routing": s.Address(Routing)}
 	default:
 		_, replica, _ := strings.Cut(name, "-")
-		return map[string]any{"routing": s.Address(Routing), "ingress": s.Address("ingress-" + replica),
+		return map[string]any{"routing": s.Address(Routing), "ingress": s.Address("ingress-" + replica), "agentfs": s.Address(AgentFS),
 			"tokens": []any{map[string]any{"token_file": "../secrets/admin.token", "subject": "harness", "roles": []string{"admin"}}}}
 	}
 }

@@ -11,22 +11,32 @@ import (
 
 // Config is the service's part of its configuration file. Durations are written like 15s.
 type Config struct {
-	// Routing and Ingress are the gRPC targets of the services behind the gateway.
+	// Routing, Ingress and AgentFS are the gRPC targets of the services behind the gateway.
 	Routing string `yaml:"routing"`
 	Ingress string `yaml:"ingress"`
-	// Watched are further services whose health /readyz reports, beside routing and ingress.
+	AgentFS string `yaml:"agentfs"`
+	// Watched are further services whose health /readyz reports, beside those.
 	Watched []Watched `yaml:"watched"`
 	// Tokens are the bearer tokens that sign in.
 	Tokens []Token `yaml:"tokens"`
 	// MaxBodyBytes bounds a JSON body; default 16 MiB.
 	MaxBodyBytes int64 `yaml:"max_body_bytes"`
-	// BodyTimeout bounds the arrival of a body; default 1m.
+	// MaxFileBytes bounds a file, default 5 GiB; MaxAttachmentBytes an attachment, default 256 MiB.
+	// agentfs has limits of its own; these spare it what it would refuse.
+	MaxFileBytes       int64 `yaml:"max_file_bytes"`
+	MaxAttachmentBytes int64 `yaml:"max_attachment_bytes"`
+	// BodyTimeout bounds the arrival of a JSON body; a file's may take any time, but no longer than
+	// this without a byte; default 1m.
 	BodyTimeout time.Duration `yaml:"body_timeout"`
-	// WriteTimeout bounds the sending of an answer, and of each event; default 30s.
+	// WriteTimeout bounds the sending of an answer, of each event, and of each part of a file;
+	// default 30s.
 	WriteTimeout time.Duration `yaml:"write_timeout"`
-	// RequestTimeout bounds the work for a request that does not wait; default 2m, which has room
-	// for the start of an agent.
+	// RequestTimeout bounds the work for a request that does not wait, and how long agentfs may make
+	// no progress in a transfer; default 2m, which has room for the start of an agent.
 	RequestTimeout time.Duration `yaml:"request_timeout"`
+	// MaintenanceTimeout bounds each step of work on an organization's whole AgentFS: check,
+	// snapshot, export, restore; default 1h.
+	MaintenanceTimeout time.Duration `yaml:"maintenance_timeout"`
 	// AttachTimeout bounds the attaching of an event stream; default 10s.
 	AttachTimeout time.Duration `yaml:"attach_timeout"`
 	// Heartbeat is the longest silence of an event stream; default 15s. Proxies cut silent
@@ -60,11 +70,24 @@ func (c *Config) Validate(base string) error {
 	var p config.Problems
 	p.Require("routing", c.Routing)
 	p.Require("ingress", c.Ingress)
+	p.Require("agentfs", c.AgentFS)
 	if c.MaxBodyBytes == 0 {
 		c.MaxBodyBytes = 16 << 20
 	}
 	if c.MaxBodyBytes < 0 || c.MaxBodyBytes > maxBody {
 		p.Addf("max_body_bytes", "is %d, want 1 to %d", c.MaxBodyBytes, maxBody)
+	}
+	for _, b := range []struct {
+		key    string
+		value  *int64
+		preset int64
+	}{{"max_file_bytes", &c.MaxFileBytes, 5 << 30}, {"max_attachment_bytes", &c.MaxAttachmentBytes, 256 << 20}} {
+		if *b.value == 0 {
+			*b.value = b.preset
+		}
+		if *b.value < 0 {
+			p.Addf(b.key, "is %d, want more than 0", *b.value)
+		}
 	}
 	for _, d := range []struct {
 		key    string
@@ -74,6 +97,7 @@ func (c *Config) Validate(base string) error {
 		{"body_timeout", &c.BodyTimeout, time.Minute},
 		{"write_timeout", &c.WriteTimeout, 30 * time.Second},
 		{"request_timeout", &c.RequestTimeout, 2 * time.Minute},
+		{"maintenance_timeout", &c.MaintenanceTimeout, time.Hour},
 		{"attach_timeout", &c.AttachTimeout, 10 * time.Second},
 		{"heartbeat", &c.Heartbeat, 15 * time.Second},
 	} {

@@ -65,6 +65,11 @@ func New(cfg Config, env serve.Environment, metrics prometheus.Gatherer) (*Servi
 		return nil, errors.Join(fmt.Errorf("ingress: %w", err), routing.Close())
 	}
 	s := &Service{upstreams: []upstream{{"routing", cfg.Routing, routing}, {"ingress", cfg.Ingress, ingress}}}
+	agentfs, err := rpc.Dial(cfg.AgentFS, client)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("agentfs: %w", err), s.close())
+	}
+	s.upstreams = append(s.upstreams, upstream{"agentfs", cfg.AgentFS, agentfs})
 	for _, w := range cfg.Watched {
 		conn, err := rpc.Dial(w.Target, client)
 		if err != nil {
@@ -72,7 +77,7 @@ func New(cfg Config, env serve.Environment, metrics prometheus.Gatherer) (*Servi
 		}
 		s.upstreams = append(s.upstreams, upstream{w.Name, w.Target, conn})
 	}
-	handler, stop, err := s.handler(cfg, env, metrics, &tokens, routing, ingress)
+	handler, stop, err := s.handler(cfg, env, metrics, &tokens, routing, ingress, agentfs)
 	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
@@ -92,14 +97,16 @@ func New(cfg Config, env serve.Environment, metrics prometheus.Gatherer) (*Servi
 }
 
 func (s *Service) handler(cfg Config, env serve.Environment, metrics prometheus.Gatherer, tokens *auth.Tokens[rpc.Principal],
-	routing, ingress grpc.ClientConnInterface) (http.Handler, context.CancelCauseFunc, error) {
+	routing, ingress, agentfs grpc.ClientConnInterface) (http.Handler, context.CancelCauseFunc, error) {
 	version := buildVersion()
 	document, err := apidoc.Build(proto.OpenAPI, version)
 	if err != nil {
 		return nil, nil, err
 	}
 	routes, err := server.New(server.Config{
-		Routing: routing, Ingress: ingress, Gatherer: metrics, Registry: env.Metrics, Version: version, MaxBodyBytes: cfg.MaxBodyBytes,
+		Routing: routing, Ingress: ingress, AgentFS: agentfs, Gatherer: metrics, Registry: env.Metrics, Version: version,
+		MaxBodyBytes: cfg.MaxBodyBytes, MaxFileBytes: cfg.MaxFileBytes, MaxAttachmentBytes: cfg.MaxAttachmentBytes,
+		Stall: cfg.RequestTimeout, Maintenance: cfg.MaintenanceTimeout,
 		Heartbeat: cfg.Heartbeat, EventWrite: cfg.WriteTimeout, Attach: cfg.AttachTimeout, Document: document, Ready: s.missing,
 	})
 	if err != nil {

@@ -52,6 +52,8 @@ type fakes struct {
 	conversation *routingv1.CreateConversationRequest
 	principal    rpc.Principal
 	ready        error
+
+	agentfs fakeAgentFS
 }
 
 func (f *fakes) note(ctx context.Context) {
@@ -196,13 +198,15 @@ func startLogged(t *testing.T, f *fakes, log *zap.Logger, options ...func(*gatew
 		ingressv1.RegisterIngressServiceServer(s, f)
 		ingressv1.RegisterIngressReadServiceServer(s, f)
 	})
+	f.agentfs.files = map[string]*fakeFile{}
+	agentfs := newFake(t, "agentfs", signer, func(context.Context) error { return nil }, f.agentfs.register)
 	dir := t.TempDir()
 	for name, token := range map[string]string{"admin": adminToken, "member": memberToken} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(token+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cfg := gateway.Config{Routing: "passthrough:///routing", Ingress: "passthrough:///ingress", Tokens: []gateway.Token{
+	cfg := gateway.Config{Routing: "passthrough:///routing", Ingress: "passthrough:///ingress", AgentFS: "passthrough:///agentfs", Tokens: []gateway.Token{
 		{TokenFile: "admin", Subject: "root", Roles: []string{rpc.RoleAdmin}},
 		{TokenFile: "member", Subject: "mia", Organization: "acme", Roles: []string{rpc.RoleMember}},
 	}}
@@ -215,7 +219,7 @@ func startLogged(t *testing.T, f *fakes, log *zap.Logger, options ...func(*gatew
 	registry := prometheus.NewRegistry()
 	svc, err := gateway.New(cfg, serve.Environment{Logger: log, Metrics: registry, Client: rpc.ClientConfig{Signer: signer,
 		Dialer: func(ctx context.Context, target string) (net.Conn, error) {
-			return map[string]*bufconn.Listener{"routing": routing.lis, "ingress": ingress.lis}[target].DialContext(ctx)
+			return map[string]*bufconn.Listener{"routing": routing.lis, "ingress": ingress.lis, "agentfs": agentfs.lis}[target].DialContext(ctx)
 		}}}, registry)
 	if err != nil {
 		t.Fatal(err)

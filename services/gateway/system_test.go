@@ -166,11 +166,11 @@ func TestDocsPageLoadsNothingRemote(t *testing.T) {
 }
 
 func TestConfigurationProblemsAllAtOnce(t *testing.T) {
-	err := config.Parse([]byte("routing: a\nbogus: 1\nheartbeat: -1s\nmax_body_bytes: 99999999999\ntokens:\n- {token_file: t, roles: [\"service:ingress\", member]}\n"), "/etc", &gateway.Config{})
+	err := config.Parse([]byte("routing: a\nbogus: 1\nheartbeat: -1s\nmax_body_bytes: 99999999999\nmax_file_bytes: -1\ntokens:\n- {token_file: t, roles: [\"service:ingress\", member]}\n"), "/etc", &gateway.Config{})
 	if err == nil {
 		t.Fatal("got no error")
 	}
-	for _, want := range []string{"bogus", "ingress: is required", "heartbeat", "max_body_bytes", "tokens[0].subject", "tokens[0].organization", `"service:ingress"`} {
+	for _, want := range []string{"bogus", "ingress: is required", "agentfs: is required", "max_file_bytes", "heartbeat", "max_body_bytes", "tokens[0].subject", "tokens[0].organization", `"service:ingress"`} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("got %q, want it to name %s", err, want)
 		}
@@ -190,7 +190,7 @@ func TestBadTokensStopTheStart(t *testing.T) {
 		"empty":    {[]string{"\n"}, "empty"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			cfg := gateway.Config{Routing: "passthrough:///r", Ingress: "passthrough:///i"}
+			cfg := gateway.Config{Routing: "passthrough:///r", Ingress: "passthrough:///i", AgentFS: "passthrough:///a"}
 			for i, content := range c.content {
 				file := filepath.Join(dir, name+string(rune('0'+i)))
 				if content != "" {

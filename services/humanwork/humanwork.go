@@ -110,9 +110,8 @@ func Run(ctx context.Context, opt Options, started func(Address)) (err error) {
 		PostgresURLFile: secrets.postgresURLFile, Routing: loopback.Target("routing"),
 	})
 	c.addGateway(lis, gateway.Config{
-		Routing: loopback.Target("routing"), Ingress: loopback.Target("ingress"),
+		Routing: loopback.Target("routing"), Ingress: loopback.Target("ingress"), AgentFS: loopback.Target("agentfs"),
 		Watched: []gateway.Watched{
-			{Name: "agentfs", Target: loopback.Target("agentfs")},
 			{Name: "sessiondb", Target: loopback.Target("sessiondb")},
 			{Name: "supervisor", Target: loopback.Target("supervisor")},
 		},

@@ -36,8 +36,13 @@ func readBody(w http.ResponseWriter, r *http.Request, rule BodyRule, limit int64
 	if err := rc.SetReadDeadline(time.Time{}); err != nil {
 		return nil, fmt.Errorf("end the bound on reading: %w", err)
 	}
-	if rule == AnyEmpty && len(body) == 0 {
-		return nil, nil
+	if len(body) == 0 {
+		switch rule {
+		case AnyEmpty:
+			return nil, nil
+		case OptionalJSON:
+			return []byte("{}"), nil
+		}
 	}
 	if err := checkMedia(r.Header); err != nil {
 		return nil, err

@@ -30,8 +30,8 @@ type Config struct {
 	Authenticate func(authorization []string) (rpc.Principal, error)
 	// MaxBodyBytes bounds a JSON body.
 	MaxBodyBytes int64
-	// BodyTimeout bounds the arrival of a body, WriteTimeout the sending of an answer,
-	// RequestTimeout the work of a route that is not Long.
+	// BodyTimeout bounds the arrival of a body, WriteTimeout the sending of an answer; of a Transfer,
+	// the time without progress. RequestTimeout bounds the work of a route without a bound of its own.
 	BodyTimeout, WriteTimeout, RequestTimeout time.Duration
 	// Stopping ends when the server does; the cause is what the waiting requests answer.
 	Stopping context.Context
@@ -75,10 +75,10 @@ func New(cfg Config, routes []*Route) (*Edge, error) {
 
 // exchange is one request on its way through the edge.
 type exchange struct {
-	w       *recorder
-	r       *http.Request
-	id      string
-	route   *Route
+	w  *recorder
+	r  *http.Request
+	id string
+	match
 	pattern string
 	subject string
 	err     error
@@ -96,9 +96,9 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h.Set("Referrer-Policy", "no-referrer")
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "default-src 'none'; frame-ancestors 'none'")
-	route, ids, allow := find(e.routes, r.Method, r.URL.Path)
-	if route != nil {
-		x.route, x.pattern = route, route.Pattern
+	var allow []string
+	if x.match, allow = find(e.routes, r.Method, split(r.URL)); x.route != nil {
+		x.pattern, x.w.each = x.route.Pattern, x.route.Transfer
 	}
 	gauge := e.inFlight.WithLabelValues(x.pattern)
 	gauge.Inc()
@@ -107,13 +107,13 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		e.finish(x, time.Since(start))
 	}()
 	defer e.recover(x)
-	if x.err = e.serve(x, ids, allow); x.err != nil {
+	if x.err = e.serve(x, allow); x.err != nil {
 		e.refuse(x)
 	}
 }
 
 // serve runs the checks in the order that tells a stranger least, then the route.
-func (e *Edge) serve(x *exchange, ids map[string]string, allow []string) error {
+func (e *Edge) serve(x *exchange, allow []string) error {
 	r := x.r
 	if x.route == nil {
 		if len(allow) == 0 {
@@ -122,7 +122,7 @@ func (e *Edge) serve(x *exchange, ids map[string]string, allow []string) error {
 		x.w.Header().Set("Allow", strings.Join(allow, ", "))
 		return errs.New(errs.Invalid, problem.ReasonMethodNotAllowed, "this path takes %s", strings.Join(allow, ", "))
 	}
-	req := &Request{IDs: ids}
+	req := &Request{IDs: x.ids}
 	if !x.route.Open {
 		var err error
 		if req.Principal, err = e.cfg.Authenticate(r.Header.Values("Authorization")); err != nil {
@@ -130,36 +130,52 @@ func (e *Edge) serve(x *exchange, ids map[string]string, allow []string) error {
 		}
 		x.subject = req.Principal.Subject
 	}
-	if err := checkIDs(ids); err != nil {
+	if err := checkIDs(x.ids); err != nil {
 		return err
 	}
-	if err := authorize(req.Principal, ids[OrganizationID]); !x.route.Open && err != nil {
+	if err := authorize(req.Principal, x.ids[OrganizationID]); !x.route.Open && err != nil {
 		return err
+	}
+	var err error
+	if x.route.rest {
+		if req.Path, err = decodePath(x.rest); err != nil {
+			return err
+		}
 	}
 	if p := x.route.Produces; p != "" && !accepts(r.Header.Values("Accept"), p) {
 		return errs.New(errs.Invalid, problem.ReasonNotAcceptable, "this answers with %s only", p)
 	}
-	var err error
 	if req.Query, err = parseQuery(r.URL.RawQuery, x.route.Query); err != nil {
 		return err
 	}
-	if req.Body, err = readBody(x.w, r, x.route.Body, e.cfg.MaxBodyBytes, e.cfg.BodyTimeout); err != nil {
+	if x.route.Body == AnyBytes {
+		req.Upload, err = newUpload(x.w, r, e.cfg.BodyTimeout)
+	} else {
+		req.Body, err = readBody(x.w, r, x.route.Body, e.cfg.MaxBodyBytes, e.cfg.BodyTimeout)
+	}
+	if err != nil {
 		return err
 	}
 	ctx := r.Context()
 	if !x.route.Open {
 		ctx = rpc.WithPrincipal(ctx, req.Principal)
 	}
-	if !x.route.Long {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, e.cfg.RequestTimeout)
-		defer cancel()
-	} else {
+	switch {
+	case x.route.Transfer:
+	case x.route.Long:
 		// Waiting requests end with the server instead of holding it up.
 		wait, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
 		defer context.AfterFunc(e.cfg.Stopping, func() { cancel(context.Cause(e.cfg.Stopping)) })()
 		ctx = wait
+	default:
+		limit := x.route.Limit
+		if limit == 0 {
+			limit = e.cfg.RequestTimeout
+		}
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
 	}
 	req.Request = r.WithContext(ctx)
 	err = x.route.Handle(x.w, req)
@@ -177,6 +193,10 @@ func (e *Edge) refuse(x *exchange) {
 		return
 	}
 	if x.w.status != 0 {
+		if x.route.Transfer {
+			// Half an answer must not look like a whole one.
+			panic(http.ErrAbortHandler)
+		}
 		return
 	}
 	// What fails here is the connection, and the access log has the request already.

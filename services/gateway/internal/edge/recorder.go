@@ -12,6 +12,7 @@ type recorder struct {
 	status   int
 	bytes    int64
 	deadline time.Duration
+	each     bool // the deadline is that of each write, not of the whole answer
 }
 
 // Unwrap lets http.ResponseController reach the connection.
@@ -21,16 +22,23 @@ func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 func (w *recorder) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
-		// A connection that has no deadlines is a test's own; the answer is sent all the same.
-		_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.deadline))
+		w.extend()
 	}
 	w.ResponseWriter.WriteHeader(status)
+}
+
+func (w *recorder) extend() {
+	// A connection that has no deadlines is a test's own; the answer is sent all the same.
+	_ = http.NewResponseController(w.ResponseWriter).SetWriteDeadline(time.Now().Add(w.deadline))
 }
 
 // Write notes the size.
 func (w *recorder) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
+	}
+	if w.each {
+		w.extend()
 	}
 	n, err := w.ResponseWriter.Write(b)
 	w.bytes += int64(n)

@@ -5,11 +5,13 @@ package edge
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
@@ -20,9 +22,11 @@ type BodyRule uint8
 
 // The rules.
 const (
-	NoBody   BodyRule = iota // whatever is sent is not looked at
-	JSONBody                 // one JSON document is needed
-	AnyEmpty                 // nothing, or an empty JSON object
+	NoBody       BodyRule = iota // whatever is sent is not looked at
+	JSONBody                     // one JSON document is needed
+	AnyEmpty                     // nothing, or an empty JSON object
+	OptionalJSON                 // nothing, which counts as an empty object, or one JSON document
+	AnyBytes                     // bytes of any number, which the route reads from Upload
 )
 
 // Media types a route answers with.
@@ -35,7 +39,8 @@ const (
 type Route struct {
 	Method string
 	// Pattern is the path, with {name} for an id; a segment may have a literal after it, as in
-	// {turnId}:cancel. It is also the route's name in metrics and logs.
+	// {turnId}:cancel, and the last one may be {path...}, which takes all segments that are left. It
+	// is also the route's name in metrics and logs.
 	Pattern string
 	// Open routes need no token.
 	Open bool
@@ -44,13 +49,21 @@ type Route struct {
 	Query []string
 	// Produces is what the route answers with; "" skips the check of Accept.
 	Produces string
-	// Long routes bound their own time.
+	// Limit bounds the work; 0: the configured RequestTimeout.
+	Limit time.Duration
+	// Long routes bound their own time; they end when the server stops.
 	Long bool
+	// Transfer routes bound their own time by progress, may go on while the server stops, and cut
+	// the connection when an answer that has begun cannot be completed.
+	Transfer bool
+	// NoHead routes of GET have no HEAD: it would do all the work for nothing.
+	NoHead bool
 	// Quiet routes are probes, logged at debug level.
 	Quiet  bool
 	Handle func(w http.ResponseWriter, r *Request) error
 
 	segments []segment
+	rest     bool
 }
 
 // Request is an HTTP request that passed the checks of its route.
@@ -58,10 +71,15 @@ type Request struct {
 	*http.Request
 	// IDs holds the path's ids by their names in the pattern.
 	IDs map[string]string
+	// Path is what {path...} stands for: names joined by slashes, each decoded once, none of them
+	// empty, "." or "..", valid UTF-8 without NUL.
+	Path string
 	// Query holds the parameters; no name is there twice.
 	Query url.Values
 	// Body is what the client sent; nil for routes that take none.
 	Body []byte
+	// Upload is the body of a route that takes AnyBytes. io.EOF says that it arrived whole.
+	Upload io.Reader
 	// Principal is the caller; zero on open routes.
 	Principal rpc.Principal
 }
@@ -86,12 +104,16 @@ var (
 	segmentPattern = regexp.MustCompile(`^\{([A-Za-z]+)\}(:[a-z]+)?$`)
 )
 
+const restPattern = "/{path...}"
+
 func (r *Route) compile() error {
 	if !strings.HasPrefix(r.Pattern, "/") {
 		return fmt.Errorf("route pattern %q does not begin with a slash", r.Pattern)
 	}
 	r.segments = nil
-	for part := range strings.SplitSeq(r.Pattern[1:], "/") {
+	var pattern string
+	pattern, r.rest = strings.CutSuffix(r.Pattern, restPattern)
+	for part := range strings.SplitSeq(pattern[1:], "/") {
 		switch m := segmentPattern.FindStringSubmatch(part); {
 		case m != nil:
 			r.segments = append(r.segments, segment{m[1], m[2]})
@@ -104,41 +126,51 @@ func (r *Route) compile() error {
 	return nil
 }
 
-// match returns the ids of path, which may still be malformed, if path is one of this route's.
-func (r *Route) match(path []string) (map[string]string, bool) {
-	if len(path) != len(r.segments) {
-		return nil, false
+// match is a route that a path belongs to.
+type match struct {
+	route *Route
+	ids   map[string]string // by name; may still be malformed
+	rest  []string          // escaped, for a route with {path...}
+}
+
+// match returns what path, the escaped segments, holds if it is one of this route's.
+func (r *Route) match(path []string) (match, bool) {
+	extra := len(path) - len(r.segments)
+	if extra < 0 || r.rest && extra == 0 || !r.rest && extra > 0 {
+		return match{}, false
 	}
-	ids := map[string]string{}
+	m := match{route: r, ids: map[string]string{}, rest: path[len(r.segments):]}
 	for i, s := range r.segments {
+		text, ok := name(path[i])
+		if !ok {
+			return match{}, false
+		}
 		if s.name == "" {
-			if path[i] != s.literal {
-				return nil, false
+			if text != s.literal {
+				return match{}, false
 			}
 			continue
 		}
-		id, ok := strings.CutSuffix(path[i], s.literal)
+		id, ok := strings.CutSuffix(text, s.literal)
 		// A colon begins a verb, so that /turns/x:y is an unknown route and not a strange id.
 		if !ok || strings.Contains(id, ":") {
-			return nil, false
+			return match{}, false
 		}
-		ids[s.name] = id
+		m.ids[s.name] = id
 	}
-	return ids, true
+	return m, true
 }
 
-// find returns the route of a request, or the methods that path has.
-func find(routes []*Route, method, path string) (route *Route, ids map[string]string, allow []string) {
-	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
+// find returns the route of a request, or the methods that its path has.
+func find(routes []*Route, method string, path []string) (found match, allow []string) {
 	for _, r := range routes {
-		got, ok := r.match(parts)
+		m, ok := r.match(path)
 		if !ok {
 			continue
 		}
-		// A HEAD of a stream would hold the connection for nothing.
-		head := r.Method == http.MethodGet && r.Produces != MediaEventStream
+		head := r.Method == http.MethodGet && !r.NoHead
 		if r.Method == method || head && method == http.MethodHead {
-			return r, got, nil
+			return m, nil
 		}
 		allow = append(allow, r.Method)
 		if head {
@@ -146,7 +178,7 @@ func find(routes []*Route, method, path string) (route *Route, ids map[string]st
 		}
 	}
 	slices.Sort(allow)
-	return nil, nil, slices.Compact(allow)
+	return match{}, slices.Compact(allow)
 }
 
 func checkIDs(ids map[string]string) error {

@@ -28,6 +28,15 @@ const (
 	ReasonBodyTimeout      errs.Reason = "BODY_TIMEOUT"
 	ReasonBodyUnreadable   errs.Reason = "BODY_UNREADABLE"
 	ReasonShuttingDown     errs.Reason = "SHUTTING_DOWN"
+	ReasonRange            errs.Reason = "RANGE_NOT_SATISFIABLE"
+)
+
+// Reasons of agentfs that have a status of their own.
+const (
+	ReasonVersionMismatch errs.Reason = "VERSION_MISMATCH"
+	ReasonFileTooLarge    errs.Reason = "FILE_TOO_LARGE"
+	ReasonQuotaExceeded   errs.Reason = "QUOTA_EXCEEDED"
+	ReasonStorageFull     errs.Reason = "STORAGE_FULL"
 )
 
 // statusByReason holds the statuses that a kind alone cannot tell.
@@ -37,6 +46,11 @@ var statusByReason = map[errs.Reason]int{
 	ReasonMediaType:        http.StatusUnsupportedMediaType,
 	ReasonBodyTooLarge:     http.StatusRequestEntityTooLarge,
 	ReasonBodyTimeout:      http.StatusRequestTimeout,
+	ReasonRange:            http.StatusRequestedRangeNotSatisfiable,
+	ReasonVersionMismatch:  http.StatusPreconditionFailed,
+	ReasonFileTooLarge:     http.StatusRequestEntityTooLarge,
+	ReasonQuotaExceeded:    http.StatusInsufficientStorage,
+	ReasonStorageFull:      http.StatusInsufficientStorage,
 }
 
 // defaultRetry is how long a caller waits for a service that is away and did not say.

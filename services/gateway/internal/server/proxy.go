@@ -29,13 +29,15 @@ var (
 	}
 )
 
+// marshaler makes the JSON of messages.
+var marshaler = &compactJSON{runtime.JSONPb{MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}
+
 // newProxy returns the mux of the generated handlers. It forwards no header of the client's: the
 // default lets Grpc-Metadata-* set any metadata, an identity among it.
 func newProxy() *runtime.ServeMux {
 	none := func(string) (string, bool) { return "", false }
 	return runtime.NewServeMux(
-		runtime.WithMarshalerOption(runtime.MIMEWildcard, &compactJSON{runtime.JSONPb{
-			MarshalOptions: protojson.MarshalOptions{EmitDefaultValues: true}}}),
+		runtime.WithMarshalerOption(runtime.MIMEWildcard, marshaler),
 		runtime.WithIncomingHeaderMatcher(none), runtime.WithOutgoingHeaderMatcher(none), runtime.WithOutgoingTrailerMatcher(none),
 		runtime.WithDisablePathLengthFallback(), runtime.WithDisableHTTPMethodOverride(), runtime.WithWriteContentLength(),
 		runtime.WithErrorHandler(func(ctx context.Context, _ *runtime.ServeMux, _ runtime.Marshaler, _ http.ResponseWriter, _ *http.Request, err error) {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 
+	agentfsv1 "humanwork.internal/proto/gen/humanwork/agentfs/v1"
 	ingressv1 "humanwork.internal/proto/gen/humanwork/ingress/v1"
 	routingv1 "humanwork.internal/proto/gen/humanwork/routing/v1"
 	"humanwork.internal/services/gateway/internal/edge"
@@ -21,11 +22,15 @@ import (
 
 // Config is what the routes need.
 type Config struct {
-	Routing, Ingress grpc.ClientConnInterface
-	Gatherer         prometheus.Gatherer
-	Registry         prometheus.Registerer
-	Version          string
-	MaxBodyBytes     int64
+	Routing, Ingress, AgentFS grpc.ClientConnInterface
+	Gatherer                  prometheus.Gatherer
+	Registry                  prometheus.Registerer
+	Version                   string
+	// MaxBodyBytes bounds a JSON body, MaxFileBytes a file, MaxAttachmentBytes an attachment.
+	MaxBodyBytes, MaxFileBytes, MaxAttachmentBytes int64
+	// Stall is how long agentfs may make no progress in a transfer, Maintenance how long one step of
+	// work on a whole database may take.
+	Stall, Maintenance time.Duration
 	// Heartbeat is the longest silence of an event stream, EventWrite how long a client may take
 	// to accept one write, Attach how long ingress may take to attach a reader.
 	Heartbeat, EventWrite, Attach time.Duration
@@ -40,6 +45,8 @@ type Server struct {
 	cfg     Config
 	read    ingressv1.IngressReadServiceClient
 	write   ingressv1.IngressServiceClient
+	files   agentfsv1.FileServiceClient
+	backup  agentfsv1.BackupServiceClient
 	proxy   *runtime.ServeMux
 	streams prometheus.Gauge
 	events  prometheus.Counter
@@ -50,6 +57,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:  cfg,
 		read: ingressv1.NewIngressReadServiceClient(cfg.Ingress), write: ingressv1.NewIngressServiceClient(cfg.Ingress),
+		files: agentfsv1.NewFileServiceClient(cfg.AgentFS), backup: agentfsv1.NewBackupServiceClient(cfg.AgentFS),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "humanwork_gateway_event_streams", Help: "Open event streams."}),
 		events:  prometheus.NewCounter(prometheus.CounterOpts{Name: "humanwork_gateway_events_total", Help: "Events sent to clients."}),
 	}
@@ -66,6 +74,15 @@ func New(cfg Config) (*Server, error) {
 	if err := routingv1.RegisterRoutingReadServiceHandlerClient(ctx, s.proxy, routingv1.NewRoutingReadServiceClient(cfg.Routing)); err != nil {
 		return nil, fmt.Errorf("register routing reads: %w", err)
 	}
+	if err := agentfsv1.RegisterFileServiceHandlerClient(ctx, s.proxy, s.files); err != nil {
+		return nil, fmt.Errorf("register files: %w", err)
+	}
+	if err := agentfsv1.RegisterAuditServiceHandlerClient(ctx, s.proxy, agentfsv1.NewAuditServiceClient(cfg.AgentFS)); err != nil {
+		return nil, fmt.Errorf("register audit: %w", err)
+	}
+	if err := agentfsv1.RegisterBackupServiceHandlerClient(ctx, s.proxy, s.backup); err != nil {
+		return nil, fmt.Errorf("register backup: %w", err)
+	}
 	return s, nil
 }
 
@@ -75,12 +92,15 @@ const (
 	conversations = organization + "/conversations"
 	conversation  = conversations + "/{conversationId}"
 	turns         = conversation + "/turns"
+	files         = conversation + "/files"
+	file          = files + "/{path...}"
+	agentfs       = organization + "/agentfs"
 )
 
 // Routes returns the whole REST surface.
 func (s *Server) Routes() []*edge.Route {
 	page := []string{"pageSize", "pageToken"}
-	return []*edge.Route{
+	routes := []*edge.Route{
 		{Method: http.MethodPost, Pattern: organizations, Body: edge.JSONBody, Produces: edge.MediaJSON, Handle: s.proxied(organizationBody)},
 		{Method: http.MethodGet, Pattern: organization, Produces: edge.MediaJSON, Handle: s.proxied(nil)},
 		{Method: http.MethodPost, Pattern: conversations, Body: edge.JSONBody, Produces: edge.MediaJSON, Handle: s.proxied(conversationBody)},
@@ -91,7 +111,22 @@ func (s *Server) Routes() []*edge.Route {
 		{Method: http.MethodGet, Pattern: turns + "/{turnId}", Query: []string{"wait"}, Produces: edge.MediaJSON, Long: true, Handle: s.getTurn},
 		{Method: http.MethodPost, Pattern: turns + "/{turnId}:cancel", Body: edge.AnyEmpty, Produces: edge.MediaJSON, Handle: s.cancelTurn},
 		{Method: http.MethodGet, Pattern: conversation + "/transcript", Query: page, Produces: edge.MediaJSON, Handle: s.listTranscript},
-		{Method: http.MethodGet, Pattern: conversation + "/events", Query: []string{"after"}, Produces: edge.MediaEventStream, Long: true, Handle: s.streamEvents},
+		{Method: http.MethodGet, Pattern: conversation + "/events", Query: []string{"after"}, Produces: edge.MediaEventStream, Long: true, NoHead: true, Handle: s.streamEvents},
+		{Method: http.MethodGet, Pattern: files, Query: append([]string{"prefix", "shallow"}, page...), Produces: edge.MediaJSON, Handle: s.listFiles},
+		{Method: http.MethodGet, Pattern: file, Transfer: true, Handle: s.getFile},
+		{Method: http.MethodPut, Pattern: file, Body: edge.AnyBytes, Produces: edge.MediaJSON, Transfer: true, Handle: s.putFile},
+		{Method: http.MethodDelete, Pattern: file, Handle: s.deleteFile},
+		{Method: http.MethodPost, Pattern: conversation + "/attachments", Query: []string{"filename"}, Body: edge.AnyBytes, Produces: edge.MediaJSON,
+			Transfer: true, Handle: s.addAttachment},
+		{Method: http.MethodPost, Pattern: agentfs + ":check", Body: edge.OptionalJSON, Produces: edge.MediaJSON, Limit: s.cfg.Maintenance,
+			Handle: s.proxied(checkBody)},
+		{Method: http.MethodPost, Pattern: agentfs + "/snapshots", Body: edge.OptionalJSON, Produces: edge.MediaJSON, Limit: s.cfg.Maintenance,
+			Handle: s.proxied(snapshotBody)},
+		{Method: http.MethodGet, Pattern: agentfs + "/snapshots", Produces: edge.MediaJSON, Handle: s.proxied(nil)},
+		{Method: http.MethodDelete, Pattern: agentfs + "/snapshots/{name}", Handle: s.deleteSnapshot},
+		{Method: http.MethodGet, Pattern: agentfs + "/export", Query: []string{"snapshot"}, Produces: mediaSQLite, Transfer: true, NoHead: true, Handle: s.export},
+		{Method: http.MethodPost, Pattern: agentfs + ":restore", Query: []string{"snapshot"}, Body: edge.AnyBytes, Produces: edge.MediaJSON,
+			Transfer: true, Handle: s.restore},
 		{Method: http.MethodGet, Pattern: "/v1/capabilities", Produces: edge.MediaJSON, Handle: s.capabilities},
 		{Method: http.MethodGet, Pattern: "/healthz", Open: true, Quiet: true, Handle: s.healthz},
 		{Method: http.MethodGet, Pattern: "/readyz", Open: true, Quiet: true, Handle: s.readyz},
@@ -101,6 +136,20 @@ func (s *Server) Routes() []*edge.Route {
 		{Method: http.MethodGet, Pattern: "/docs/docs.css", Open: true, Handle: s.docs("docs.css", "text/css; charset=utf-8")},
 		{Method: http.MethodGet, Pattern: "/docs/docs.js", Open: true, Handle: s.docs("docs.js", "text/javascript; charset=utf-8")},
 	}
+	for _, owner := range []string{conversation, organization} {
+		for name, handle := range map[string]struct {
+			query  []string
+			handle func(http.ResponseWriter, *edge.Request) error
+		}{
+			"timeline":  {[]string{"path", "after"}, s.audit(maxPageToken, "after")},
+			"diff":      {[]string{"from", "to"}, s.audit(maxFilePageToken, "from", "to")},
+			"toolcalls": {nil, s.audit(maxPageToken)},
+		} {
+			routes = append(routes, &edge.Route{Method: http.MethodGet, Pattern: owner + "/audit/" + name, Query: append(handle.query, page...),
+				Produces: edge.MediaJSON, Handle: handle.handle})
+		}
+	}
+	return routes
 }
 
 // writeJSON sends v. A connection that breaks meanwhile is its client's business.

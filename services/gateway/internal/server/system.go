@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"humanwork.internal/pkg/fileuri"
 	"humanwork.internal/services/gateway/internal/apidoc"
 	"humanwork.internal/services/gateway/internal/edge"
 )
@@ -82,6 +83,10 @@ type capabilities struct {
 
 type capabilityLimits struct {
 	JSONBodyBytes       int64   `json:"jsonBodyBytes,string"`
+	FileBytes           int64   `json:"fileBytes,string"`
+	AttachmentBytes     int64   `json:"attachmentBytes,string"`
+	FilePathBytes       int     `json:"filePathBytes"`
+	FileNameBytes       int     `json:"fileNameBytes"`
 	IdempotencyKeyBytes int     `json:"idempotencyKeyBytes"`
 	WaitSeconds         float64 `json:"waitSeconds"`
 	HeartbeatSeconds    float64 `json:"heartbeatSeconds"`
@@ -94,9 +99,9 @@ func (s *Server) capabilities(w http.ResponseWriter, _ *edge.Request) error {
 		ContentBlockTypes: []string{"text", "image", "audio", "resource_link", "resource"},
 		BusyPolicies:      []string{"ENQUEUE", "REJECT"},
 		TurnStates:        []string{"ACCEPTED", "RUNNING", "REPLIED", "NATIVE_COMMAND", "NO_REPLY", "FAILED", "CANCELLED"},
-		EventTypes:        []string{"turn.accepted", "turn.started", "turn.ended", "message.delivered", "gap"},
+		EventTypes:        []string{"turn.accepted", "turn.started", "turn.ended", "message.delivered", "file.changed", "gap"},
 		LiveEventTypes:    []string{"delta", "tool"},
-		Limits: capabilityLimits{s.cfg.MaxBodyBytes, maxIdempotencyKey, maxWait.Seconds(),
+		Limits: capabilityLimits{s.cfg.MaxBodyBytes, s.cfg.MaxFileBytes, s.cfg.MaxAttachmentBytes, fileuri.MaxPath, fileuri.MaxName, maxIdempotencyKey, maxWait.Seconds(),
 			s.cfg.Heartbeat.Seconds()},
 	})
 }

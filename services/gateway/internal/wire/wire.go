@@ -46,10 +46,12 @@ type Accepted struct {
 	Blocks    []AcceptedBlock `json:"blocks"`
 }
 
-// AcceptedBlock is the type and the digest of a block.
+// AcceptedBlock is the type, the digest and the file of a block.
 type AcceptedBlock struct {
 	Type   string `json:"type"`
 	SHA256 string `json:"sha256"`
+	// URI is the file's that the block names, or that its inline data was written to.
+	URI string `json:"uri,omitempty"`
 }
 
 // Reply is one delivered reply.
@@ -97,10 +99,26 @@ type ToolCall struct {
 	Arguments string `json:"arguments"`
 }
 
-// Transcript is a page of the transcript; NextPageToken is empty on the last one.
+// AttachmentEntry is an entry of the transcript that is a file a turn brought.
+type AttachmentEntry struct {
+	Attachment Attachment `json:"attachment"`
+	CreateTime string     `json:"createTime,omitempty"`
+}
+
+// Attachment is the file as it was when its turn was accepted. SHA256 is absent if not known.
+type Attachment struct {
+	URI      string `json:"uri"`
+	Name     string `json:"name"`
+	MimeType string `json:"mimeType"`
+	Size     int64  `json:"size,string"`
+	SHA256   string `json:"sha256,omitempty"`
+}
+
+// Transcript is a page of the transcript, each entry a Message or an AttachmentEntry; NextPageToken
+// is empty on the last one.
 type Transcript struct {
-	Messages      []Message `json:"messages"`
-	NextPageToken string    `json:"nextPageToken"`
+	Messages      []any  `json:"messages"`
+	NextPageToken string `json:"nextPageToken"`
 }
 
 // Event is the data of one Server-Sent Event. Sequence is absent on live events.
@@ -114,6 +132,7 @@ type Event struct {
 	CreateTime   string     `json:"createTime,omitempty"`
 	Text         *string    `json:"text,omitempty"`
 	Tool         *Tool      `json:"tool,omitempty"`
+	File         *Change    `json:"file,omitempty"`
 	LastSequence *int64     `json:"lastSequence,string,omitempty"`
 }
 
@@ -125,8 +144,17 @@ type Tool struct {
 	Status     string `json:"status"`
 }
 
+// Change is what happened to a file: written, removed or renamed.
+type Change struct {
+	URI         string `json:"uri"`
+	Change      string `json:"change"`
+	PreviousURI string `json:"previousUri,omitempty"`
+	Version     string `json:"version,omitempty"`
+}
+
 // Types of events that carry something of their own.
 const (
+	EventFile  = "file.changed"
 	EventGap   = "gap"
 	EventDelta = "delta"
 	EventTool  = "tool"
@@ -174,8 +202,13 @@ func NewTurnList(r *ingressv1.ListTurnsResponse) TurnList {
 
 // NewTranscript makes a page of the transcript.
 func NewTranscript(r *ingressv1.ListTranscriptResponse) Transcript {
-	out := Transcript{Messages: []Message{}, NextPageToken: r.GetNextPageToken()}
+	out := Transcript{Messages: []any{}, NextPageToken: r.GetNextPageToken()}
 	for _, m := range r.GetMessages() {
+		if a := m.GetAttachment(); a != nil {
+			out.Messages = append(out.Messages, AttachmentEntry{
+				Attachment{a.GetUri(), a.GetName(), a.GetMimeType(), a.GetSize(), a.GetSha256()}, instant(m.GetCreateTime())})
+			continue
+		}
 		msg := Message{Locator: locator(m.GetLocator()), Role: m.GetRole(), Text: m.GetText(), Version: m.GetVersion(),
 			CreateTime: instant(m.GetCreateTime())}
 		for _, c := range m.GetToolCalls() {
@@ -203,6 +236,9 @@ func NewEvent(e *ingressv1.Event) Event {
 	case EventTool:
 		t := e.GetTool()
 		out.Tool = &Tool{t.GetToolCallId(), t.GetTitle(), t.GetKind(), t.GetStatus()}
+	case EventFile:
+		f := e.GetFile()
+		out.File = &Change{f.GetUri(), f.GetChange(), f.GetPreviousUri(), f.GetVersion()}
 	case EventGap:
 		last := e.GetLastSequence()
 		out.LastSequence = &last
@@ -217,7 +253,7 @@ func accepted(in []*ingressv1.AcceptedMessage) []Accepted {
 	for _, m := range in {
 		a := Accepted{InboundID: m.GetInboundId(), Blocks: make([]AcceptedBlock, 0, len(m.GetBlocks()))}
 		for _, b := range m.GetBlocks() {
-			a.Blocks = append(a.Blocks, AcceptedBlock{b.GetType(), b.GetSha256()})
+			a.Blocks = append(a.Blocks, AcceptedBlock{b.GetType(), b.GetSha256(), b.GetUri()})
 		}
 		out = append(out, a)
 	}
