@@ -23,6 +23,11 @@ func run(t *testing.T, check Check) {
 // The checks named TestClause are also what the evidence runner runs, with more turns.
 
 func TestClauseMessageBoundary(t *testing.T) { run(t, E1) }
+func TestClauseAttachments(t *testing.T)     { run(t, E2) }
+func TestClauseFileRefusals(t *testing.T)    { run(t, F2) }
+func TestClauseFileShapes(t *testing.T)      { run(t, F3) }
+func TestClauseFileKills(t *testing.T)       { run(t, FileKills) }
+func TestClauseDatabases(t *testing.T)       { run(t, RefusedDatabases) }
 func TestClauseToolSchemas(t *testing.T)     { run(t, E6) }
 func TestQueue(t *testing.T)                 { run(t, Queue) }
 func TestOutcomes(t *testing.T)              { run(t, Outcomes) }

@@ -27,9 +27,12 @@ type clause struct {
 
 var clauses = []clause{
 	{"E1", "", []checks.Check{checks.E1}},
+	{"E2", "up to the child's standard input; Hermes reads the file once the mount exists", []checks.Check{checks.E2}},
 	{"E6", "without MCP servers", []checks.Check{checks.E6}},
-	{"E7", "no files yet", []checks.Check{checks.DeliveryHasNoGate}},
-	{"E15", "no files yet", []checks.Check{checks.Storm, checks.IngressDeath, checks.ClaimRaces, checks.Cancels, checks.Compaction}},
+	{"E7", "", []checks.Check{checks.DeliveryHasNoGate}},
+	{"E15", "no mount yet", []checks.Check{checks.Storm, checks.IngressDeath, checks.ClaimRaces, checks.Cancels, checks.Compaction, checks.FileKills}},
+	{"F2", "the API's side", []checks.Check{checks.F2, checks.RefusedDatabases}},
+	{"F3", "through REST", []checks.Check{checks.F3}},
 }
 
 func main() {
