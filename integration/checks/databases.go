@@ -145,7 +145,7 @@ func (w *world) refusesToRestore(name, reason, script, whole string) error {
 	if err := os.WriteFile(changed, raw, 0o600); err != nil {
 		return err
 	}
-	defer os.Remove(changed)
+	defer os.RemoveAll(changed)
 	if err := w.Python(w.ctx, fmt.Sprintf(makeForeign, script), nil, nil, changed); err != nil {
 		return fmt.Errorf("make %s: %w", name, err)
 	}

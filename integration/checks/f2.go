@@ -162,7 +162,7 @@ func (r *refusals) fingerprint() []string {
 		if err != nil {
 			r.t.Fatalf("%v", err)
 		}
-		os.Remove(copied)
+		os.RemoveAll(copied)
 		for _, i := range inodes {
 			all = append(all, fmt.Sprintf("%s %+v", org, i))
 		}

@@ -155,7 +155,7 @@ func (w *world) planted(conv harness.Conversation) string {
 	if err != nil {
 		w.t.Fatalf("%v", err)
 	}
-	defer os.Remove(copied)
+	defer os.RemoveAll(copied)
 	work, head := "/conversations/"+conv.ID+"/work/", []byte("before the hole")
 	if err := w.Plant(w.ctx, copied,
 		harness.Planted{Path: work + "sparse", Mode: 0o100644, Content: head, Size: sparseBytes}, harness.Planted{Path: work + "only-a-hole", Mode: 0o100644, Size: sparseBytes},

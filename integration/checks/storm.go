@@ -1,11 +1,15 @@
 package checks
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -48,12 +52,13 @@ type stormLane struct {
 
 type stormTurn struct {
 	id, text, token string
-	reply           string // the one thing the model answers to it
-	cancelled       bool   // a cancel was sent
+	reply           string   // the one thing the model answers to it
+	blocks          [][]byte // of a turn that brings a file, which the child must read as they are
+	cancelled       bool     // a cancel was sent
 	end             harness.Turn
 }
 
-// Storm is E7 and E15 as far as they need no files.
+// Storm is E7 and E15 as far as they need no mount.
 func Storm(t harness.T) string {
 	turns, seed := stormTurns, uint64(time.Now().UnixNano())
 	if n, err := strconv.Atoi(os.Getenv(stormTurnsVariable)); err == nil && n > 0 {
@@ -63,7 +68,7 @@ func Storm(t harness.T) string {
 		seed = n
 	}
 	t.Logf("%s=%d %s=%d", stormSeedVariable, seed, stormTurnsVariable, turns)
-	w := start(t, stormLimit, harness.Options{Replicas: 2})
+	w := start(t, stormLimit, harness.Options{Replicas: 2, Venv: harness.RecordingVenv(t)})
 	s := &storm{world: w, client: w.Client, ended: make(chan struct{}, turns), random: rand.New(rand.NewPCG(seed, seed)), kills: map[string]int{}}
 	second := "o-" + unique()
 	if err := w.Client.CreateOrganization(w.ctx, second); err != nil {
@@ -130,10 +135,14 @@ func (s *storm) drive(l *stormLane, n int) {
 	defer waits.Wait()
 	for i := range n {
 		turn := s.prompt(l, i)
-		got, err := harness.Durably(s.ctx, func() (harness.Turn, error) {
-			got, _, err := s.client.Submit(s.ctx, l.conv, fmt.Sprintf("%s-%d", l.conv.ID, i), harness.TextTurn(turn.text))
-			return got, err
-		})
+		message, err := s.message(l, turn)
+		var got harness.Turn
+		if err == nil {
+			got, err = harness.Durably(s.ctx, func() (harness.Turn, error) {
+				got, _, err := s.client.Submit(s.ctx, l.conv, fmt.Sprintf("%s-%d", l.conv.ID, i), message)
+				return got, err
+			})
+		}
 		if err != nil {
 			s.t.Errorf("%s turn %d: submit: %v", l.conv.ID, i, err)
 			for range n - i {
@@ -178,6 +187,27 @@ func (s *storm) prompt(l *stormLane, i int) *stormTurn {
 	}
 	turn.cancelled = s.between(1, 25) == 1
 	return turn
+}
+
+// message is a turn's body: of every ten, one brings an attachment and one inline data.
+func (s *storm) message(l *stormLane, turn *stormTurn) (any, error) {
+	content := []byte(strings.Repeat(turn.token+"\n", s.between(1, 2000)))
+	switch s.between(1, 10) {
+	case 1:
+		upload, err := harness.Durably(s.ctx, func() (harness.Attachment, error) {
+			return s.client.Attach(s.ctx, l.conv, "notes of "+l.conv.ID+".txt", bytes.NewReader(content), int64(len(content)))
+		})
+		if err != nil {
+			return nil, err
+		}
+		turn.blocks = [][]byte{upload.Block, block(turn.text)}
+	case 2:
+		turn.blocks = [][]byte{fmt.Appendf(nil, `{"type":"resource","resource":{"blob":"%s","uri":"blob://%s"}}`,
+			base64.StdEncoding.EncodeToString(content), turn.token), block(turn.text)}
+	default:
+		return harness.TextTurn(turn.text), nil
+	}
+	return json.RawMessage(body(turn.blocks...)), nil
 }
 
 func (s *storm) cancel(l *stormLane, turn *stormTurn) {

@@ -1,7 +1,9 @@
 package checks
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 
 	"humanwork.internal/integration/harness"
@@ -13,6 +15,7 @@ type tally struct {
 	reasons   map[string]int
 	locators  map[string]string // by organization and message id, to the turn
 	delivered int
+	files     int // turns that brought a file, whose blocks reached a child
 }
 
 // judge holds every promise against what clients, the database of Hermes and the model saw.
@@ -23,13 +26,14 @@ func (s *storm) judge(turns int) string {
 		s.judgeTurns(l, n)
 		s.judgeEvents(l)
 		s.judgeRows(l)
+		s.judgeBlocks(l, n)
 		s.judgeTranscript(l)
 	}
 	for _, l := range s.lanes {
 		s.says(l.conv, "SAY:afterwards in "+l.conv.ID, "afterwards in "+l.conv.ID)
 	}
-	return fmt.Sprintf("%d accepted = %d ended (%s; reasons: %s), %d replies delivered once under their own turns, none invented; killed: %s",
-		turns, turns, counts(n.states), counts(n.reasons), n.delivered, s.killed())
+	return fmt.Sprintf("%d accepted = %d ended (%s; reasons: %s), %d replies delivered once under their own turns, none invented, %d turns with a file reached a child byte for byte; killed: %s",
+		turns, turns, counts(n.states), counts(n.reasons), n.delivered, n.files, s.killed())
 }
 
 func (s *storm) judgeTurns(l *stormLane, n *tally) {
@@ -123,7 +127,7 @@ func (s *storm) judgeRows(l *stormLane) {
 	for _, turn := range l.turns {
 		users := 0
 		for _, r := range rows {
-			if r.SessionID == l.session && r.Role == "user" && r.Content == turn.text {
+			if r.SessionID == l.session && r.Role == "user" && (r.Content == turn.text || turn.blocks != nil && strings.Contains(r.Content, turn.text)) {
 				users++
 			}
 		}
@@ -132,6 +136,38 @@ func (s *storm) judgeRows(l *stormLane) {
 		}
 		if users == 0 && turn.end.State == "REPLIED" {
 			s.t.Errorf("%s %s: replied, but Hermes has no such message", l.conv.ID, turn.token)
+		}
+	}
+}
+
+// judgeBlocks wants the blocks of a turn that brought a file at a child's standard input as they were accepted, whoever was killed
+// between, and never twice.
+func (s *storm) judgeBlocks(l *stormLane, n *tally) {
+	s.t.Helper()
+	recorded, err := s.Recorded(l.conv.Organization)
+	if err != nil {
+		s.t.Fatalf("read what the children read: %v", err)
+	}
+	prompts := map[string][]harness.Prompt{}
+	for _, p := range recorded {
+		if p.SessionID == l.session && len(p.Blocks) > 0 {
+			key := digest(p.Blocks[len(p.Blocks)-1])
+			prompts[key] = append(prompts[key], p)
+		}
+	}
+	for _, turn := range l.turns {
+		if turn.blocks == nil {
+			continue
+		}
+		got := prompts[digest(turn.blocks[len(turn.blocks)-1])]
+		if len(got) > 1 || len(got) == 0 && turn.end.State == "REPLIED" {
+			s.t.Errorf("%s %s: %d children read the turn, which is %s", l.conv.ID, turn.token, len(got), describe(turn.end))
+		}
+		for _, p := range got {
+			n.files++
+			if !slices.EqualFunc(p.Blocks, turn.blocks, bytes.Equal) {
+				s.t.Errorf("%s %s: the child read %.200q, want %.200q", l.conv.ID, turn.token, p.Blocks, turn.blocks)
+			}
 		}
 	}
 }

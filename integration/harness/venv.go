@@ -205,6 +205,9 @@ func (s *System) Recorded(organization string) ([]Prompt, error) {
 			return nil, err
 		}
 		for line := range strings.Lines(string(raw)) {
+			if !strings.HasSuffix(line, "\n") {
+				break // the child was killed while it read
+			}
 			var m struct {
 				Method string `json:"method"`
 				Params struct {
