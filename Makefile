@@ -50,7 +50,7 @@ run: build ## serve until interrupted
 
 .PHONY: test
 test: build ## every test, against real Postgres and the real Hermes
-	@HUMANWORK_STORM_TURNS=60 bin/humanwork testenv --data-dir $(DATA_DIR) -- go test -race -timeout 25m $(TESTFLAGS) $(PACKAGES)
+	@HUMANWORK_STORM_TURNS=60 HUMANWORK_KILLS=25 bin/humanwork testenv --data-dir $(DATA_DIR) -- go test -race -timeout 25m $(TESTFLAGS) $(PACKAGES)
 
 .PHONY: evidence
 evidence: build ## the acceptance evidence; CLAUSES=E1,E6 runs some

@@ -43,3 +43,10 @@ func TestShutdown(t *testing.T)              { run(t, Shutdown) }
 func TestWrongHermes(t *testing.T)           { run(t, WrongHermes) }
 func TestHermesLost(t *testing.T)            { run(t, HermesLost) }
 func TestPostgresGone(t *testing.T)          { run(t, PostgresGone) }
+
+func TestFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("mounts a small disk: needs root")
+	}
+	run(t, FullDisk)
+}

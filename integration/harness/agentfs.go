@@ -196,6 +196,8 @@ for n in json.load(sys.stdin):
         db.execute("UPDATE fs_inode SET nlink = nlink + 1 WHERE ino = ?", (parent,))
     if target:
         db.execute("INSERT INTO fs_symlink (ino, target) VALUES (?, ?)", (ino, target))
+    if n.get("size", 0) > len(data): # only the last chunk of a file may be short
+        data += bytes(-len(data) % chunk)
     for i in range(0, len(data), chunk):
         db.execute("INSERT INTO fs_data (ino, chunk_index, data) VALUES (?, ?, ?)", (ino, i // chunk, data[i:i + chunk]))
 db.commit()
