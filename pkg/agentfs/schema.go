@@ -6,8 +6,17 @@ const SchemaVersion = "0.4"
 // format is the version of this package's own tables, prefixed hw_; another one is refused.
 const format = "1"
 
-// chunkSize is that of new databases; others are honoured.
-const chunkSize = 4096
+// Of new databases; others are honoured.
+const (
+	chunkSize = 4096
+	pageSize  = 4096
+)
+
+// maxChunk bounds the chunk size of databases that others made.
+const maxChunk = 1 << 20
+
+// checkpointPages is how many pages the write-ahead log may have before a commit folds it in.
+const checkpointPages = 4096
 
 // specified is AgentFS 0.4 as its specification and official SDKs have it, a statement each because
 // the driver runs one at a time. No triggers, FTS tables, generated columns or auto_vacuum: other
