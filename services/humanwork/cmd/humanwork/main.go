@@ -1,4 +1,5 @@
-// Command humanwork runs the whole system for development: `humanwork run`, `humanwork demo`.
+// Command humanwork runs the whole system for development (`humanwork run`, `humanwork demo`) and
+// works with the files of a running one (`humanwork fs`).
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"humanwork.internal/services/humanwork"
+	"humanwork.internal/services/humanwork/internal/fscli"
 )
 
 func main() {
@@ -33,7 +35,7 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(runCommand(), demoCommand(), setupCommand(), testenvCommand())
+	root.AddCommand(runCommand(), demoCommand(), fscli.Command(), setupCommand(), testenvCommand())
 	return root
 }
 
