@@ -233,7 +233,7 @@ func (r *refusals) traversal() {
 			}
 			a, err := r.member.Wire(r.ctx, method, base+path, nil, body)
 			r.refused(fmt.Sprintf("%s %.80q", method, path), a, err, "INVALID_PATH", "FILE_NOT_FOUND", "NOT_A_FILE", "ROUTE_NOT_FOUND", "METHOD_NOT_ALLOWED", "UNKNOWN_PARAMETER",
-				"INVALID_UNICODE", "INVALID_ARGUMENT", "INVALID_PARAMETER", "INVALID_URL")
+				"INVALID_UNICODE", "INVALID_PARAMETER", "INVALID_URL")
 		}
 	}
 	for _, prefix := range []string{"../", "workspace/../", "workspace/../../", "state/", ".env", "/", "memory", "conversations/", "workspace/%2e%2e/", "artifacts/../", "workspace/\x00", "workspace/dir/../../"} {
@@ -243,7 +243,7 @@ func (r *refusals) traversal() {
 			r.t.Errorf("list %q = %d files, %v; want none", prefix, len(files), err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "../x", "a/b", "a\x00b", `..\..\.env%00`, "a\xffb", long, "/etc/passwd", "%2e%2e/x\x00"} {
+	for _, name := range []string{"", ".", "..", "../x", "a/b", "a\x00b", "a\xffb", long, "/etc/passwd", "%2e%2e/x\x00"} {
 		if _, err := r.member.Attach(r.ctx, r.own, name, strings.NewReader("x"), 1); err == nil || harness.ReasonOf(err) == "" {
 			r.t.Errorf("an attachment named %.20q = %v, want a reason", name, err)
 		}
