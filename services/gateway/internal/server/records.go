@@ -12,6 +12,7 @@ import (
 	"humanwork.internal/services/gateway/internal/edge"
 	"humanwork.internal/services/gateway/internal/entity"
 	"humanwork.internal/services/gateway/internal/strictjson"
+	"humanwork.internal/services/gateway/internal/wire"
 )
 
 // Bodies of the maintenance routes.
@@ -22,33 +23,68 @@ var (
 
 var snapshotPattern = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
 
-// maxFilePageToken is what agentfs takes where a token holds a path.
-const maxFilePageToken = 8192
+const (
+	// maxRecords is the largest page of agentfs's.
+	maxRecords = 1000
+	// maxFilePageToken is what agentfs takes where a token holds a path.
+	maxFilePageToken = 8192
+	mediaSQLite      = "application/vnd.sqlite3"
+)
 
-// audit answers with records of agentfs. Positions are the ledger's.
-func (s *Server) audit(token int, positions ...string) func(http.ResponseWriter, *edge.Request) error {
-	return func(w http.ResponseWriter, r *edge.Request) error {
-		if err := checkPage(r, token); err != nil {
-			return err
-		}
-		for _, name := range positions {
-			if !r.Query.Has(name) {
-				continue
-			}
-			if _, err := strconv.ParseUint(r.Query.Get(name), 10, 63); err != nil {
-				return edge.InvalidParameter(name, "must be a position of the ledger, or 0")
-			}
-		}
-		if len(r.Query.Get("path")) > fileuri.MaxPath {
-			return edge.InvalidParameter("path", "is longer than %d bytes", fileuri.MaxPath)
-		}
-		return s.proxied(nil)(w, r)
+// audit answers with records of the ledger.
+func (s *Server) audit(w http.ResponseWriter, r *edge.Request) error {
+	if err := checkPage(r, maxPageToken); err != nil {
+		return err
 	}
+	if _, err := position(r, "after"); err != nil {
+		return err
+	}
+	if len(r.Query.Get("path")) > fileuri.MaxPath {
+		return edge.InvalidParameter("path", "is longer than %d bytes", fileuri.MaxPath)
+	}
+	return s.proxied(nil)(w, r)
+}
+
+// diff answers with what differs between two points of the ledger.
+func (s *Server) diff(w http.ResponseWriter, r *edge.Request) error {
+	size, err := pageSize(r, maxRecords)
+	if err != nil {
+		return err
+	}
+	if err := checkPage(r, maxFilePageToken); err != nil {
+		return err
+	}
+	from, err := position(r, "from")
+	if err != nil {
+		return err
+	}
+	to, err := position(r, "to")
+	if err != nil {
+		return err
+	}
+	resp, err := s.records.DiffFiles(r.Context(), &agentfsv1.DiffFilesRequest{OrganizationId: r.IDs["organizationId"],
+		ConversationId: r.IDs["conversationId"], From: from, To: to, PageSize: size, PageToken: r.Query.Get("pageToken")})
+	if err != nil {
+		return err
+	}
+	return writeJSON(w, http.StatusOK, wire.NewDiff(resp))
+}
+
+// position reads the parameter of that name; absent is 0.
+func position(r *edge.Request, name string) (int64, error) {
+	if !r.Query.Has(name) {
+		return 0, nil
+	}
+	n, err := strconv.ParseUint(r.Query.Get(name), 10, 63)
+	if err != nil {
+		return 0, edge.InvalidParameter(name, "must be a position of the ledger, or 0")
+	}
+	return int64(n), nil
 }
 
 // checkPage checks the parameters of a page of agentfs's.
 func checkPage(r *edge.Request, token int) error {
-	if _, err := pageSize(r, 1000); err != nil {
+	if _, err := pageSize(r, maxRecords); err != nil {
 		return err
 	}
 	if len(r.Query.Get("pageToken")) > token {
@@ -114,5 +150,3 @@ func (s *Server) export(w http.ResponseWriter, r *edge.Request) error {
 		}
 	}
 }
-
-const mediaSQLite = "application/vnd.sqlite3"

@@ -28,7 +28,7 @@ func TestEveryRouteIsDescribed(t *testing.T) {
 		}
 	}
 	for _, r := range (&Server{}).Routes() {
-		name := r.Method + " " + r.Pattern
+		name := r.Method + " " + strings.Replace(r.Pattern, "...}", "}", 1)
 		if strings.HasPrefix(r.Pattern, "/docs/") {
 			continue // the page's own files
 		}

@@ -46,6 +46,7 @@ type Server struct {
 	read    ingressv1.IngressReadServiceClient
 	write   ingressv1.IngressServiceClient
 	files   agentfsv1.FileServiceClient
+	records agentfsv1.AuditServiceClient
 	backup  agentfsv1.BackupServiceClient
 	proxy   *runtime.ServeMux
 	streams prometheus.Gauge
@@ -57,7 +58,7 @@ func New(cfg Config) (*Server, error) {
 	s := &Server{
 		cfg:  cfg,
 		read: ingressv1.NewIngressReadServiceClient(cfg.Ingress), write: ingressv1.NewIngressServiceClient(cfg.Ingress),
-		files: agentfsv1.NewFileServiceClient(cfg.AgentFS), backup: agentfsv1.NewBackupServiceClient(cfg.AgentFS),
+		files: agentfsv1.NewFileServiceClient(cfg.AgentFS), records: agentfsv1.NewAuditServiceClient(cfg.AgentFS), backup: agentfsv1.NewBackupServiceClient(cfg.AgentFS),
 		streams: prometheus.NewGauge(prometheus.GaugeOpts{Name: "humanwork_gateway_event_streams", Help: "Open event streams."}),
 		events:  prometheus.NewCounter(prometheus.CounterOpts{Name: "humanwork_gateway_events_total", Help: "Events sent to clients."}),
 	}
@@ -77,7 +78,7 @@ func New(cfg Config) (*Server, error) {
 	if err := agentfsv1.RegisterFileServiceHandlerClient(ctx, s.proxy, s.files); err != nil {
 		return nil, fmt.Errorf("register files: %w", err)
 	}
-	if err := agentfsv1.RegisterAuditServiceHandlerClient(ctx, s.proxy, agentfsv1.NewAuditServiceClient(cfg.AgentFS)); err != nil {
+	if err := agentfsv1.RegisterAuditServiceHandlerClient(ctx, s.proxy, s.records); err != nil {
 		return nil, fmt.Errorf("register audit: %w", err)
 	}
 	if err := agentfsv1.RegisterBackupServiceHandlerClient(ctx, s.proxy, s.backup); err != nil {
@@ -137,17 +138,12 @@ func (s *Server) Routes() []*edge.Route {
 		{Method: http.MethodGet, Pattern: "/docs/docs.js", Open: true, Handle: s.docs("docs.js", "text/javascript; charset=utf-8")},
 	}
 	for _, owner := range []string{conversation, organization} {
-		for name, handle := range map[string]struct {
-			query  []string
-			handle func(http.ResponseWriter, *edge.Request) error
-		}{
-			"timeline":  {[]string{"path", "after"}, s.audit(maxPageToken, "after")},
-			"diff":      {[]string{"from", "to"}, s.audit(maxFilePageToken, "from", "to")},
-			"toolcalls": {nil, s.audit(maxPageToken)},
-		} {
-			routes = append(routes, &edge.Route{Method: http.MethodGet, Pattern: owner + "/audit/" + name, Query: append(handle.query, page...),
-				Produces: edge.MediaJSON, Handle: handle.handle})
-		}
+		routes = append(routes,
+			&edge.Route{Method: http.MethodGet, Pattern: owner + "/audit/timeline", Query: append([]string{"path", "after"}, page...),
+				Produces: edge.MediaJSON, Handle: s.audit},
+			&edge.Route{Method: http.MethodGet, Pattern: owner + "/audit/diff", Query: append([]string{"from", "to"}, page...),
+				Produces: edge.MediaJSON, Handle: s.diff},
+			&edge.Route{Method: http.MethodGet, Pattern: owner + "/audit/toolcalls", Query: page, Produces: edge.MediaJSON, Handle: s.audit})
 	}
 	return routes
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"path"
+	"strings"
 
 	agentfsv1 "humanwork.internal/proto/gen/humanwork/agentfs/v1"
 )
@@ -30,4 +31,31 @@ func NewStoredAttachment(r *agentfsv1.WriteFileResponse) StoredAttachment {
 	f := r.GetFile()
 	return StoredAttachment{f.GetUri(), f.GetSize(), r.GetMimeType(), f.GetSha256(),
 		ResourceLink{"resource_link", f.GetUri(), path.Base(f.GetPath()), r.GetMimeType(), f.GetSize()}}
+}
+
+// Diff is a page of what differs between two points of a ledger; NextPageToken is empty on the last
+// one.
+type Diff struct {
+	Differences   []Difference `json:"differences"`
+	From          int64        `json:"from,string"`
+	To            int64        `json:"to,string"`
+	NextPageToken string       `json:"nextPageToken"`
+}
+
+// Difference is one file: ADDED, MODIFIED, REMOVED or RENAMED.
+type Difference struct {
+	Kind         string `json:"kind"`
+	Path         string `json:"path"`
+	PreviousPath string `json:"previousPath,omitempty"`
+	Directory    bool   `json:"directory"`
+}
+
+// NewDiff makes a page of differences.
+func NewDiff(r *agentfsv1.DiffFilesResponse) Diff {
+	out := Diff{Differences: []Difference{}, From: r.GetFrom(), To: r.GetTo(), NextPageToken: r.GetNextPageToken()}
+	for _, d := range r.GetDifferences() {
+		out.Differences = append(out.Differences, Difference{strings.TrimPrefix(d.GetKind().String(), "KIND_"),
+			d.GetPath(), d.GetPreviousPath(), d.GetDirectory()})
+	}
+	return out
 }
