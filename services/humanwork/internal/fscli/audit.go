@@ -150,7 +150,7 @@ needs an administrator's token.`,
 					if v.Error != "" {
 						what = v.Error
 					}
-					rows = append(rows, []string{strconv.FormatInt(v.ID, 10), timeOf(v.StartTime), took, harmless(v.Status), quoted(v.Name), clip(harmless(what))})
+					rows = append(rows, []string{strconv.FormatInt(v.ID, 10), timeOf(v.StartTime), took, harmless(v.Status), quoted(v.Name), clip(harmless(what), maxCell)})
 				}
 				if err := s.out.table(rows); err != nil {
 					return err
@@ -161,9 +161,10 @@ needs an administrator's token.`,
 	}
 }
 
-func clip(s string) string {
-	if utf8.RuneCountInString(s) <= maxCell {
+// clip cuts a text to n characters.
+func clip(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
 		return s
 	}
-	return string([]rune(s)[:maxCell-3]) + "..."
+	return string([]rune(s)[:n-3]) + "..."
 }

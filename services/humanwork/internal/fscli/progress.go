@@ -17,6 +17,9 @@ type progress struct {
 	start, last time.Time
 }
 
+// maxProgressName keeps the line on one line: of a wrapped one the rest would stay.
+const maxProgressName = 32
+
 // newProgress returns nil if to is no terminal: in a log the line would be noise.
 func newProgress(to io.Writer, name string, total int64) *progress {
 	f, ok := to.(*os.File)
@@ -26,7 +29,7 @@ func newProgress(to io.Writer, name string, total int64) *progress {
 	if _, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS); err != nil {
 		return nil
 	}
-	return &progress{to: to, name: quoted(name), total: total, start: time.Now()}
+	return &progress{to: to, name: clip(quoted(name), maxProgressName), total: total, start: time.Now()}
 }
 
 // reader counts what is read from r.

@@ -64,11 +64,13 @@ func (c *Client) Call(ctx context.Context, method, path string, header http.Head
 	var payload io.Reader
 	header = header.Clone()
 	if body != nil {
-		raw, err := json.Marshal(body)
-		if err != nil {
+		var raw bytes.Buffer
+		enc := json.NewEncoder(&raw)
+		enc.SetEscapeHTML(false) // a content block keeps its bytes, '&' in a name too
+		if err := enc.Encode(body); err != nil {
 			return fmt.Errorf("encode request: %w", err)
 		}
-		payload = bytes.NewReader(raw)
+		payload = &raw
 		if header == nil {
 			header = http.Header{}
 		}
