@@ -28,6 +28,13 @@ paths from the root of its AgentFS; this needs an administrator's token.`,
 			if err != nil {
 				return err
 			}
+			if strings.HasPrefix(path, "file:") {
+				p, err := remote(path)
+				if err != nil {
+					return err
+				}
+				path = p.String()
+			}
 			for page, err := range s.Timeline(s, s.conv, path, after) {
 				if err != nil {
 					return fmt.Errorf("read the timeline: %w", err)

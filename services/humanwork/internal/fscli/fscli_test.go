@@ -152,7 +152,7 @@ func TestAudit(t *testing.T) {
 	if got := must(t, "timeline"); !strings.HasPrefix(got, "7  2026-11-30 ") || !strings.HasSuffix(got, "  user:ann  rename  2.0 KiB  workspace/a -> \"workspace/b\\nc\"\n") {
 		t.Errorf("timeline printed %q", got)
 	}
-	got := lines(t, must(t, "timeline", "--json", "--path", "workspace/a", "--after", "3"))[0]
+	got := lines(t, must(t, "timeline", "--json", "--path", "file:///workspace/a", "--after", "3"))[0]
 	if got["about"] != listed+"/audit/timeline?after=3&pageSize=1000&path=workspace%2Fa" {
 		t.Errorf("timeline asked for %v", got["about"])
 	}
