@@ -76,7 +76,7 @@ func (s *System) own(name string) map[string]any {
 		return map[string]any{"postgres_url_file": "../secrets/postgres.url", "digest_key_file": "../secrets/digest.key", "agentfs": s.Address(AgentFS),
 			"cells": []any{map[string]any{"id": "cell-0", "supervisor": s.Address(Supervisor), "sessiondb": s.Address(SessionDB)}}}
 	case "ingress":
-		return map[string]any{"postgres_url_file": "../secrets/postgres.url", "routing": s.Address(Routing)}
+		return map[string]any{"postgres_url_file": "../secrets/postgres.url", "routing": s.Address(Routing), "agentfs": s.Address(AgentFS)}
 	default:
 		_, replica, _ := strings.Cut(name, "-")
 		return map[string]any{"routing": s.Address(Routing), "ingress": s.Address("ingress-" + replica), "agentfs": s.Address(AgentFS),

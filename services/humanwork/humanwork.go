@@ -107,7 +107,7 @@ func Run(ctx context.Context, opt Options, started func(Address)) (err error) {
 		Cells: []routing.Cell{{ID: cell, Supervisor: loopback.Target("supervisor"), SessionDB: loopback.Target("sessiondb")}},
 	})
 	add(c, "ingress", ingress.Policy(), ingress.New, ingress.Config{
-		PostgresURLFile: secrets.postgresURLFile, Routing: loopback.Target("routing"),
+		PostgresURLFile: secrets.postgresURLFile, Routing: loopback.Target("routing"), AgentFS: loopback.Target("agentfs"),
 	})
 	c.addGateway(lis, gateway.Config{
 		Routing: loopback.Target("routing"), Ingress: loopback.Target("ingress"), AgentFS: loopback.Target("agentfs"),

@@ -18,6 +18,7 @@ import (
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
 	"humanwork.internal/pkg/testkit"
+	agentfsv1 "humanwork.internal/proto/gen/humanwork/agentfs/v1"
 	routingv1 "humanwork.internal/proto/gen/humanwork/routing/v1"
 	sessiondbv1 "humanwork.internal/proto/gen/humanwork/sessiondb/v1"
 	supervisorv1 "humanwork.internal/proto/gen/humanwork/supervisor/v1"
@@ -64,13 +65,15 @@ type world struct {
 	watermarks   int
 	work         sync.WaitGroup
 
+	disk *disk // agentfs
+
 	listen *bufconn.Listener
 	cut    bool
 	conns  []net.Conn
 }
 
 func newWorld(t testing.TB) *world {
-	w := &world{attempts: map[string]*attempt{}, tombs: map[string]bool{}, running: map[string]int{}, hermes: echo}
+	w := &world{attempts: map[string]*attempt{}, tombs: map[string]bool{}, running: map[string]int{}, hermes: echo, disk: newDisk()}
 	w.serve(t)
 	return w
 }
@@ -337,7 +340,8 @@ func (w *world) GetPlacement(context.Context, *routingv1.GetPlacementRequest) (*
 // serve serves the world until the test ends.
 func (w *world) serve(t testing.TB) {
 	policy := rpc.Policy{}
-	for _, d := range []grpc.ServiceDesc{routingv1.RoutingReadService_ServiceDesc, supervisorv1.TurnService_ServiceDesc, sessiondbv1.SessionReadService_ServiceDesc} {
+	for _, d := range []grpc.ServiceDesc{routingv1.RoutingReadService_ServiceDesc, supervisorv1.TurnService_ServiceDesc, sessiondbv1.SessionReadService_ServiceDesc,
+		agentfsv1.FileService_ServiceDesc, agentfsv1.HoldService_ServiceDesc} {
 		for _, m := range d.Methods {
 			policy.Allow([]string{"service:ingress"}, "/"+d.ServiceName+"/"+m.MethodName)
 		}
@@ -345,6 +349,8 @@ func (w *world) serve(t testing.TB) {
 			policy.Allow([]string{"service:ingress"}, "/"+d.ServiceName+"/"+m.StreamName)
 		}
 	}
+	// The caller's data is written as the caller.
+	policy.Allow([]string{rpc.RoleMember}, agentfsv1.FileService_WriteFile_FullMethodName)
 	srv, err := rpc.NewServer(rpc.ServerConfig{Service: "world", Policy: policy, Signer: testkit.Signer(t), Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
@@ -352,6 +358,8 @@ func (w *world) serve(t testing.TB) {
 	routingv1.RegisterRoutingReadServiceServer(srv, w)
 	supervisorv1.RegisterTurnServiceServer(srv, w)
 	sessiondbv1.RegisterSessionReadServiceServer(srv, w)
+	agentfsv1.RegisterFileServiceServer(srv, w.disk)
+	agentfsv1.RegisterHoldServiceServer(srv, w.disk)
 	lis := bufconn.Listen(1 << 20)
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(lis) }()

@@ -35,6 +35,8 @@ type Config struct {
 	PostgresURLFile string `yaml:"postgres_url_file"`
 	// Routing is the gRPC target of routing. Cells are found through it.
 	Routing string `yaml:"routing"`
+	// AgentFS is the gRPC target of agentfs, which has the files that messages name.
+	AgentFS string `yaml:"agentfs"`
 	// MaxConnections bounds the connections for short statements; default 16. Each instance uses
 	// one more to listen, one for its own lock, and one for every other instance.
 	MaxConnections int `yaml:"max_connections"`
@@ -61,6 +63,7 @@ func (c *Config) Validate(base string) error {
 	var p config.Problems
 	p.Require("postgres_url_file", c.PostgresURLFile)
 	p.Require("routing", c.Routing)
+	p.Require("agentfs", c.AgentFS)
 	c.PostgresURLFile = config.Path(base, c.PostgresURLFile)
 	lim := block.DefaultLimits()
 	for _, n := range []struct {
@@ -96,14 +99,14 @@ func Policy() rpc.Policy { return server.Policy() }
 
 // Service is one instance.
 type Service struct {
-	log     *zap.Logger
-	store   *postgres.Store
-	routing *grpc.ClientConn
-	cells   *upstream.Cells
-	queue   *queue.Queue
-	hub     *hub.Hub
-	keeper  *instance.Keeper
-	server  *server.Server
+	log    *zap.Logger
+	store  *postgres.Store
+	conns  []*grpc.ClientConn // to routing and agentfs
+	cells  *upstream.Cells
+	queue  *queue.Queue
+	hub    *hub.Hub
+	keeper *instance.Keeper
+	server *server.Server
 
 	// work is the context of lanes and readers: it ends with Run.
 	work    context.Context
@@ -122,19 +125,27 @@ func New(cfg Config, env serve.Environment) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres_url_file: %w", err)
 	}
-	client := env.Client
-	client.Self = rpc.Service("ingress")
-	routing, err := rpc.Dial(cfg.Routing, client)
-	if err != nil {
-		return nil, fmt.Errorf("routing: %w", err)
+	client, caller := env.Client, env.Client
+	client.Self, caller.Self = rpc.Service("ingress"), nil
+	var conns []*grpc.ClientConn
+	for _, to := range []struct {
+		key, target string
+		as          rpc.ClientConfig
+	}{{"routing", cfg.Routing, client}, {"agentfs", cfg.AgentFS, client}, {"agentfs", cfg.AgentFS, caller}} {
+		conn, err := rpc.Dial(to.target, to.as)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", to.key, err), closeAll(conns))
+		}
+		conns = append(conns, conn)
 	}
+	routing, files := conns[0], upstream.NewFiles(conns[1], conns[2])
 	pg, err := postgres.Open(url, int32(cfg.MaxConnections))
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("postgres_url_file: %w", err), routing.Close())
+		return nil, errors.Join(fmt.Errorf("postgres_url_file: %w", err), closeAll(conns))
 	}
 	log := env.Logger
 	cells := upstream.NewCells(func(target string) (*grpc.ClientConn, error) { return rpc.Dial(target, client) })
-	s := &Service{log: log, store: pg, routing: routing, cells: cells, stopping: make(chan struct{})}
+	s := &Service{log: log, store: pg, conns: conns, cells: cells, stopping: make(chan struct{})}
 	s.work, s.endWork = context.WithCancel(context.Background())
 	directory := upstream.NewDirectory(routing, cfg.RememberedConversations)
 	cell := upstream.NewCell(cells)
@@ -142,7 +153,7 @@ func New(cfg Config, env serve.Environment) (*Service, error) {
 		log.Warn("Could not read events", zap.Error(err))
 		s.keeper.Suspect()
 	})
-	s.queue = queue.New(s.work, queue.Config{Store: pg, Directory: directory, Agent: cell, Sessions: cell, Readers: s.hub,
+	s.queue = queue.New(s.work, queue.Config{Store: pg, Directory: directory, Agent: cell, Sessions: cell, Files: files, Readers: s.hub,
 		Judge: upstream.Judge, ClaimDeadline: claimDeadline,
 		Suspect: func() { s.keeper.Suspect() }, Disowned: func() { s.keeper.Disowned() },
 		Fault: func(action string, c turn.Conversation, turnID string, err error) {
@@ -152,7 +163,7 @@ func New(cfg Config, env serve.Environment) (*Service, error) {
 	s.keeper = instance.New(pg, s.queue, s.hub, func(action string, err error) {
 		log.Warn("Lost the database", zap.String("action", action), zap.Error(err))
 	})
-	s.server = server.New(server.Config{Store: pg, Directory: directory, Sessions: cell, Queue: s.queue, Hub: s.hub,
+	s.server = server.New(server.Config{Store: pg, Directory: directory, Sessions: cell, Files: files, Queue: s.queue, Hub: s.hub,
 		Limits:     block.Limits{Blocks: cfg.TurnBlocks, TextBytes: cfg.TextBytes, TotalBytes: cfg.TurnBytes, Depth: cfg.BlockDepth},
 		MaxWaiting: cfg.WaitingTurns, Suspect: s.keeper.Suspect, Stopping: s.stopping})
 	return s, nil
@@ -183,8 +194,9 @@ func (s *Service) watch(d *upstream.Directory, cell *upstream.Cell) hub.Watch {
 	}
 }
 
-// Register adds both services.
+// Register adds the services.
 func (s *Service) Register(r grpc.ServiceRegistrar) {
+	ingressv1.RegisterFileEventServiceServer(r, s.server)
 	ingressv1.RegisterIngressServiceServer(r, s.server)
 	ingressv1.RegisterIngressReadServiceServer(r, s.server)
 }
@@ -201,7 +213,15 @@ func (s *Service) Run(ctx context.Context) error {
 	s.queue.Wait()
 	s.hub.Wait()
 	s.store.Close()
-	return errors.Join(err, s.cells.Close(), s.routing.Close())
+	return errors.Join(err, s.cells.Close(), closeAll(s.conns))
+}
+
+func closeAll(conns []*grpc.ClientConn) error {
+	var problems []error
+	for _, c := range conns {
+		problems = append(problems, c.Close())
+	}
+	return errors.Join(problems...)
 }
 
 func (s *Service) run(ctx context.Context) error {

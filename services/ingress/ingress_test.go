@@ -40,7 +40,7 @@ func start(t testing.TB, url string, w *world, change ...func(*ingress.Config)) 
 	if err := os.WriteFile(file, []byte(url), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := ingress.Config{PostgresURLFile: file, Routing: "passthrough:///routing", MaxConnections: 6}
+	cfg := ingress.Config{PostgresURLFile: file, Routing: "passthrough:///routing", AgentFS: "passthrough:///agentfs", MaxConnections: 6}
 	for _, f := range change {
 		f(&cfg)
 	}

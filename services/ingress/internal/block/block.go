@@ -41,6 +41,15 @@ type Block struct {
 	Raw    []byte   // compacted JSON
 	SHA256 [32]byte // of Raw
 	Text   string   // decoded text of a text block
+
+	// URI is the canonical file URI the block names, FilePath where: "messages[0].blocks[1].uri".
+	// Empty: none.
+	URI, FilePath string
+	// Name and MimeType are what the block says of its file or data; empty: nothing.
+	Name, MimeType string
+	// Inline is the path of the string that holds base64 data: {"data"} or {"resource", "blob"};
+	// nil: none, or an empty one.
+	Inline []string
 }
 
 // Code says which kind of problem an Error is.

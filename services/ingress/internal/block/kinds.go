@@ -1,13 +1,13 @@
 package block
 
 import (
-	"encoding/base64"
 	"encoding/json"
-	"net/url"
-	"path"
 	"strconv"
 	"strings"
 	"unicode"
+
+	"humanwork.internal/pkg/fileuri"
+	"humanwork.internal/services/ingress/internal/inline"
 )
 
 // kinds holds the check of each ACP block type.
@@ -24,40 +24,43 @@ var kinds = map[string]func(o object, b *Block, lim Limits) error{
 		}
 		return common(o)
 	},
-	Image: func(o object, _ *Block, _ Limits) error {
+	Image: func(o object, b *Block, _ Limits) error {
 		if err := o.only("type", "data", "mimeType", "uri", "annotations", "_meta"); err != nil {
 			return err
 		}
-		if err := data(o); err != nil {
+		if err := data(o, b); err != nil {
 			return err
 		}
 		if o.present("uri") {
-			if err := uri(o); err != nil {
+			if err := uri(o, b); err != nil {
 				return err
 			}
 		}
 		return common(o)
 	},
-	Audio: func(o object, _ *Block, _ Limits) error {
+	Audio: func(o object, b *Block, _ Limits) error {
 		if err := o.only("type", "data", "mimeType", "annotations", "_meta"); err != nil {
 			return err
 		}
-		if err := data(o); err != nil {
+		if err := data(o, b); err != nil {
 			return err
 		}
 		return common(o)
 	},
-	ResourceLink: func(o object, _ *Block, _ Limits) error {
+	ResourceLink: func(o object, b *Block, _ Limits) (err error) {
 		if err := o.only("type", "uri", "name", "mimeType", "title", "description", "size", "annotations", "_meta"); err != nil {
 			return err
 		}
-		if _, err := nonEmpty(o, "name"); err != nil {
+		if b.Name, err = nonEmpty(o, "name"); err != nil {
 			return err
 		}
-		if err := uri(o); err != nil {
+		if err := uri(o, b); err != nil {
 			return err
 		}
-		if err := o.optionalText("mimeType", "title", "description"); err != nil {
+		if err := o.optionalText("title", "description"); err != nil {
+			return err
+		}
+		if err := mimeType(o, b); err != nil {
 			return err
 		}
 		if o.present("size") {
@@ -67,7 +70,7 @@ var kinds = map[string]func(o object, b *Block, lim Limits) error{
 		}
 		return common(o)
 	},
-	Resource: func(o object, _ *Block, _ Limits) error {
+	Resource: func(o object, b *Block, _ Limits) error {
 		if err := o.only("type", "resource", "annotations", "_meta"); err != nil {
 			return err
 		}
@@ -79,7 +82,7 @@ var kinds = map[string]func(o object, b *Block, lim Limits) error{
 		if err != nil {
 			return err
 		}
-		if err := resource(contents); err != nil {
+		if err := resource(contents, b); err != nil {
 			return err
 		}
 		return common(o)
@@ -87,7 +90,7 @@ var kinds = map[string]func(o object, b *Block, lim Limits) error{
 }
 
 // resource checks embedded contents: text or blob, exactly one.
-func resource(o object) error {
+func resource(o object, b *Block) error {
 	_, text := o.fields["text"]
 	_, blob := o.fields["blob"]
 	switch {
@@ -107,24 +110,37 @@ func resource(o object) error {
 		if err := encoded(o, "blob"); err != nil {
 			return err
 		}
+		// Without data there is nothing to cut out, and no file of it.
+		if string(o.fields["blob"]) != `""` {
+			b.Inline = []string{"resource", "blob"}
+		}
 	}
-	if err := uri(o); err != nil {
+	if err := uri(o, b); err != nil {
 		return err
 	}
-	if err := o.optionalText("mimeType"); err != nil {
+	if err := mimeType(o, b); err != nil {
 		return err
 	}
 	return meta(o)
 }
 
-func data(o object) error {
-	if _, err := nonEmpty(o, "data"); err != nil {
-		return err
-	}
+func data(o object, b *Block) (err error) {
 	if err := encoded(o, "data"); err != nil {
 		return err
 	}
-	_, err := nonEmpty(o, "mimeType")
+	if string(o.fields["data"]) == `""` {
+		return fail(Malformed, o.at("data"), "must not be empty")
+	}
+	b.Inline = []string{"data"}
+	b.MimeType, err = nonEmpty(o, "mimeType")
+	return err
+}
+
+// mimeType reads an optional MIME type.
+func mimeType(o object, b *Block) (err error) {
+	if o.present("mimeType") {
+		b.MimeType, err = o.text("mimeType")
+	}
 	return err
 }
 
@@ -136,17 +152,15 @@ func nonEmpty(o object, key string) (string, error) {
 	return s, err
 }
 
-// encoded checks padded standard base64, without the line ends Go's decoder would skip.
+// encoded checks base64 in a spelling that can be made again from the data.
 func encoded(o object, key string) error {
-	s, err := o.text(key)
-	if err != nil {
+	raw, ok := o.fields[key]
+	if !ok || raw[0] != '"' {
+		_, err := o.text(key)
 		return err
 	}
-	if strings.ContainsAny(s, "\r\n") {
-		return fail(Malformed, o.at(key), "is not base64: it holds line ends")
-	}
-	if _, err := base64.StdEncoding.Strict().DecodeString(s); err != nil {
-		return fail(Malformed, o.at(key), "is not base64 with padding")
+	if _, _, err := inline.Decode(raw[1 : len(raw)-1]); err != nil {
+		return fail(Malformed, o.at(key), "%s", err)
 	}
 	return nil
 }
@@ -198,12 +212,9 @@ func meta(o object) error {
 	return nil
 }
 
-// Roots are the only places a file URI may name.
-var roots = []string{"/artifacts/inbound/", "/artifacts/outbound/", "/workspace/"}
-
 // uri checks the member "uri". Hermes opens file URIs, and takes anything without a scheme, after
 // dropping white space and control characters, for a path; so both must be plain to see.
-func uri(o object) error {
+func uri(o object, b *Block) error {
 	at := o.at("uri")
 	s, err := nonEmpty(o, "uri")
 	if err != nil {
@@ -214,17 +225,21 @@ func uri(o object) error {
 			return fail(Malformed, at, "holds white space or a control character")
 		}
 	}
-	scheme, rest, ok := strings.Cut(s, ":")
+	scheme, _, ok := strings.Cut(s, ":")
 	if !ok || !isScheme(scheme) {
 		return fail(FileURI, at, "has no scheme; a file is named by a file URI")
 	}
 	if !strings.EqualFold(scheme, "file") {
 		return nil
 	}
-	if scheme != "file" || !canonical(rest) {
-		return fail(FileURI, at, "is not a canonical file URI below /artifacts/inbound, /artifacts/outbound or /workspace")
+	p, err := fileuri.ParseURI(s)
+	if err != nil {
+		return fail(FileURI, at, "%s", strings.TrimPrefix(err.Error(), "the file URI "))
 	}
-	return fail(FileURI, at, "no such file in this conversation")
+	if b.URI, b.FilePath = s, at; b.Name == "" {
+		b.Name = p.Name()
+	}
+	return nil
 }
 
 func isScheme(s string) bool {
@@ -236,22 +251,4 @@ func isScheme(s string) bool {
 		}
 	}
 	return len(s) > 1 // one letter is a Windows drive to Hermes
-}
-
-// canonical reports whether rest, what follows "file:", is the one spelling of a path below a root.
-func canonical(rest string) bool {
-	raw, ok := strings.CutPrefix(rest, "//")
-	if !ok || strings.ContainsAny(raw, "?#") {
-		return false
-	}
-	p, err := url.PathUnescape(raw)
-	if err != nil || path.Clean(p) != p || strings.ContainsRune(p, 0) || (&url.URL{Path: p}).EscapedPath() != raw {
-		return false
-	}
-	for _, root := range roots {
-		if strings.HasPrefix(p, root) && len(p) > len(root) {
-			return true
-		}
-	}
-	return false
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"sync"
 	"time"
 
 	"humanwork.internal/services/ingress/internal/outcome"
@@ -183,11 +184,30 @@ func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more, ended bool) {
 		return false, false
 	}
 	var timings turn.Timings
+	waited, dispatched := false, func() {}
+	if uris := turn.FileURIs(r.Blocks); uris != nil {
+		dispatched = sync.OnceFunc(func() { q.Release(r.Conversation, r.TurnID) })
+		if prompt {
+			var d *outcome.Decision
+			var ok bool
+			if d, waited, ok = q.prepare(&r, uris); !ok {
+				return q.ctx.Err() == nil, false
+			}
+			if d != nil {
+				more, ended = q.end(store.Ending{Run: r, Decision: *d, Rows: outcome.Rows{End: r.Watermark}})
+				if ended {
+					dispatched()
+				}
+				return more, ended
+			}
+		}
+	}
 	prompted := time.Now()
-	res, p, ok := q.follow(r, prompt)
+	res, p, ok := q.follow(r, prompt, waited, dispatched)
 	if !ok {
 		return false, false
 	}
+	dispatched()
 	answered := time.Now()
 	timings.ColdAdmission, timings.FirstModelRequest, timings.ModelToolLoop = millis(res.ColdAdmission), millis(res.FirstModelRequest), millis(res.ModelToolLoop)
 	if prompt && !l.began.IsZero() && res.Attach > 0 {
@@ -233,11 +253,14 @@ func (q *Queue) load(r *turn.Run) bool {
 }
 
 // follow returns the attempt's result. Prompt is called again only after the supervisor's word that
-// it began nothing: whatever else breaks is mended by attaching, which never starts anything.
-func (q *Queue) follow(r turn.Run, prompt bool) (Result, Place, bool) {
+// it began nothing: whatever else breaks is mended by attaching, which never starts anything. again:
+// the turn is to be reviewed before its first prompt too. dispatched is called with each update:
+// Hermes has the message then.
+func (q *Queue) follow(r turn.Run, prompt, again bool, dispatched func()) (Result, Place, bool) {
 	var pause wake.Backoff
-	announced, again := false, false
+	announced := false
 	live := func(u turn.Update) {
+		dispatched()
 		q.cfg.Readers.Live(r.Conversation, r.TurnID, u)
 		if !announced && q.hasPeers() {
 			announced = true

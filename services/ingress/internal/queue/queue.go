@@ -96,6 +96,7 @@ type Config struct {
 	Directory Directory
 	Agent     Agent
 	Sessions  Sessions
+	Files     Files
 	Readers   Readers
 	// Judge tells what an error of an upstream means.
 	Judge func(error) Verdict

@@ -34,7 +34,7 @@ func shapeOf(blocks []turn.Block) (text string, shape outcome.Shape, others bool
 			_ = json.Unmarshal(b.Raw, &v)
 			// Hermes makes an image of these.
 			image := strings.HasPrefix(strings.ToLower(strings.TrimSpace(v.Resource.MimeType)), "image/")
-			shape.Readable = shape.Readable || image && v.Resource.Blob != ""
+			shape.Readable = shape.Readable || image && (v.Resource.Blob != "" || b.Data != nil)
 		}
 		others = true
 	}

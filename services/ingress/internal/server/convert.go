@@ -86,7 +86,11 @@ func toTurn(t turn.Turn) *ingressv1.Turn {
 	for _, m := range t.Messages {
 		am := &ingressv1.AcceptedMessage{InboundId: m.InboundID}
 		for _, b := range m.Blocks {
-			am.Blocks = append(am.Blocks, &ingressv1.AcceptedBlock{Type: b.Type, Sha256: hex.EncodeToString(b.SHA256)})
+			ab := &ingressv1.AcceptedBlock{Type: b.Type, Sha256: hex.EncodeToString(b.SHA256)}
+			if b.File != nil {
+				ab.Uri = b.File.URI
+			}
+			am.Blocks = append(am.Blocks, ab)
 		}
 		out.Messages = append(out.Messages, am)
 	}
@@ -115,8 +119,12 @@ func toLocator(l *turn.Locator) *ingressv1.Locator {
 }
 
 func toEvent(e *turn.Event) *ingressv1.Event {
-	return &ingressv1.Event{Sequence: e.Sequence, Type: e.Type, TurnId: e.TurnID, State: states[e.State], Locator: toLocator(e.Locator),
+	out := &ingressv1.Event{Sequence: e.Sequence, Type: e.Type, TurnId: e.TurnID, State: states[e.State], Locator: toLocator(e.Locator),
 		Error: toError(e.Error), CreateTime: timestamppb.New(e.Created)}
+	if f := e.File; f != nil {
+		out.File = &ingressv1.FileChange{Uri: f.URI, Change: f.Change, PreviousUri: f.Previous, Version: f.Version}
+	}
+	return out
 }
 
 func toLive(turnID string, u *turn.Update) *ingressv1.Event {

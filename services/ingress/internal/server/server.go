@@ -3,11 +3,6 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/binary"
-	"encoding/hex"
-	"errors"
 	"strconv"
 	"time"
 
@@ -39,8 +34,19 @@ type Sessions interface {
 // Store is what the server reads and writes itself.
 type Store interface {
 	store.Reads
+	Replay(ctx context.Context, s store.Submission) (store.Acceptance, bool, error)
 	Accept(ctx context.Context, s store.Submission, direct *store.Direct) (store.Acceptance, error)
+	AppendFiles(ctx context.Context, c turn.Conversation, generation string, changes []turn.FileChange) ([]turn.Event, error)
 	Cancel(ctx context.Context, c turn.Conversation, turnID string) (store.CancelOutcome, error)
+}
+
+// Files is the conversation's files. Its calls fail rather than wait for agentfs.
+type Files interface {
+	// Write stores an attachment for the caller, once for its name and content.
+	Write(ctx context.Context, c turn.Conversation, name string, data []byte) (turn.File, error)
+	// HoldAll checks the files and keeps them in place for the turn; it returns one for each URI, in
+	// order, without MIME types.
+	HoldAll(ctx context.Context, c turn.Conversation, turnID string, uris []string) ([]turn.File, error)
 }
 
 // Config is what a server works with.
@@ -48,6 +54,7 @@ type Config struct {
 	Store      Store
 	Directory  Directory
 	Sessions   Sessions
+	Files      Files
 	Queue      *queue.Queue
 	Hub        *hub.Hub
 	Limits     block.Limits
@@ -57,8 +64,9 @@ type Config struct {
 	Stopping <-chan struct{}
 }
 
-// Server implements both services of the contract.
+// Server implements the services of the contract.
 type Server struct {
+	ingressv1.UnimplementedFileEventServiceServer
 	ingressv1.UnimplementedIngressServiceServer
 	ingressv1.UnimplementedIngressReadServiceServer
 	cfg Config
@@ -67,16 +75,19 @@ type Server struct {
 // New makes a server.
 func New(cfg Config) *Server { return &Server{cfg: cfg} }
 
-// Policy says who may call what: members of the organization and administrators.
+// Policy says who may call what: members of the organization and administrators; agentfs asks
+// about turns that hold files, and appends what happened to files.
 func Policy() rpc.Policy {
-	return rpc.Policy{}.Allow([]string{rpc.RoleMember, rpc.RoleAdmin},
-		ingressv1.IngressService_SubmitTurn_FullMethodName,
-		ingressv1.IngressService_CancelTurn_FullMethodName,
-		ingressv1.IngressReadService_GetTurn_FullMethodName,
-		ingressv1.IngressReadService_ListTurns_FullMethodName,
-		ingressv1.IngressReadService_ListTranscript_FullMethodName,
-		ingressv1.IngressReadService_StreamEvents_FullMethodName,
-	)
+	const agentfs = rpc.RoleService + "agentfs"
+	return rpc.Policy{}.
+		Allow([]string{rpc.RoleMember, rpc.RoleAdmin},
+			ingressv1.IngressService_SubmitTurn_FullMethodName,
+			ingressv1.IngressService_CancelTurn_FullMethodName,
+			ingressv1.IngressReadService_ListTurns_FullMethodName,
+			ingressv1.IngressReadService_ListTranscript_FullMethodName,
+			ingressv1.IngressReadService_StreamEvents_FullMethodName).
+		Allow([]string{rpc.RoleMember, rpc.RoleAdmin, agentfs}, ingressv1.IngressReadService_GetTurn_FullMethodName).
+		Allow([]string{agentfs}, ingressv1.FileEventService_AppendFileChanges_FullMethodName)
 }
 
 type conversationNamer interface {
@@ -90,113 +101,6 @@ func (s *Server) conversation(ctx context.Context, r conversationNamer) (turn.Co
 	return c, s.cfg.Directory.Exists(ctx, c)
 }
 
-// SubmitTurn implements the contract.
-func (s *Server) SubmitTurn(ctx context.Context, r *ingressv1.SubmitTurnRequest) (*ingressv1.SubmitTurnResponse, error) {
-	if err := checkKey(r.GetIdempotencyKey()); err != nil {
-		return nil, err
-	}
-	c, err := s.conversation(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	raws := make([][][]byte, len(r.GetMessages()))
-	for i, m := range r.GetMessages() {
-		raws[i] = m.GetBlocks()
-	}
-	blocks, err := block.ParseTurn(raws, s.cfg.Limits)
-	if err != nil {
-		return nil, fromBlock(err)
-	}
-	reject := r.GetBusyPolicy() == ingressv1.BusyPolicy_BUSY_POLICY_REJECT
-	id := newID()
-	sub := store.Submission{Conversation: c, TurnID: id, IdempotencyKey: r.GetIdempotencyKey(), BodySHA256: digest(blocks, reject),
-		MaxWaiting: s.cfg.MaxWaiting, RejectBusy: reject, Messages: make([]turn.Message, len(blocks))}
-	for i, list := range blocks {
-		m := turn.Message{InboundID: id + "-" + strconv.Itoa(i), Blocks: make([]turn.Block, len(list))}
-		for j, b := range list {
-			m.Blocks[j] = turn.Block{Type: b.Type, SHA256: b.SHA256[:], Size: int64(len(b.Raw)), Raw: b.Raw}
-		}
-		sub.Messages[i] = m
-	}
-	a, err := s.accept(ctx, sub)
-	if err != nil {
-		return nil, s.fromStore(err)
-	}
-	t, err := s.full(ctx, a.Turn)
-	if err != nil {
-		return nil, err
-	}
-	return &ingressv1.SubmitTurnResponse{Turn: t, Replayed: a.Replayed}, nil
-}
-
-// commitDeadline bounds a change that must not be abandoned because its caller gave up.
-const commitDeadline = 20 * time.Second
-
-// accept stores the turn and hands it on.
-func (s *Server) accept(ctx context.Context, sub store.Submission) (store.Acceptance, error) {
-	// A caller that gives up must not leave a turn that is accepted, or claimed, and known to nobody.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitDeadline)
-	defer cancel()
-	c := sub.Conversation
-	var direct *store.Direct
-	if p, ok := s.cfg.Directory.Known(c); ok {
-		direct = s.cfg.Queue.Direct(c, p)
-	}
-	a, err := s.cfg.Store.Accept(ctx, sub, direct)
-	switch {
-	case errors.Is(err, store.ErrKeyReused), errors.Is(err, store.ErrQueueFull), errors.Is(err, store.ErrBusy):
-		return a, err
-	case err != nil:
-		s.cfg.Queue.Doubt(c, sub.TurnID)
-		return a, err
-	case a.Replayed:
-		return a, nil
-	}
-	s.cfg.Queue.Accepted(a)
-	events := []turn.Event{{Sequence: a.Sequence, Type: turn.EventAccepted, TurnID: a.Turn.ID, Created: a.Turn.Created}}
-	if a.Claimed != nil {
-		events = append(events, turn.Event{Sequence: a.Claimed.Sequence, Type: turn.EventStarted, TurnID: a.Turn.ID, Created: a.Turn.Created})
-	}
-	s.cfg.Hub.Publish(c, events...)
-	return a, nil
-}
-
-func checkKey(key string) error {
-	bad := len(key) > 255
-	for i := range len(key) {
-		bad = bad || key[i] < 0x21 || key[i] > 0x7e
-	}
-	if bad {
-		return errs.New(errs.Invalid, ReasonKeyMalformed, "an idempotency key is 1 to 255 visible ASCII characters")
-	}
-	return nil
-}
-
-// digest is the body's: the blocks' digests in their messages, and the policy.
-func digest(messages [][]block.Block, reject bool) [32]byte {
-	h := sha256.New()
-	var n [8]byte
-	for _, m := range messages {
-		binary.BigEndian.PutUint64(n[:], uint64(len(m)))
-		h.Write(n[:])
-		for _, b := range m {
-			h.Write(b.SHA256[:])
-		}
-	}
-	if reject {
-		h.Write([]byte("REJECT"))
-	}
-	return [32]byte(h.Sum(nil))
-}
-
-// newID returns an id that sorts by time: 48 bits of milliseconds and 80 random ones.
-func newID() string {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:8], uint64(time.Now().UnixMilli())<<16)
-	_, _ = rand.Read(b[6:]) // never fails: it ends the process instead
-	return hex.EncodeToString(b[:])
-}
-
 // CancelTurn implements the contract.
 func (s *Server) CancelTurn(ctx context.Context, r *ingressv1.CancelTurnRequest) (*ingressv1.CancelTurnResponse, error) {
 	c, err := s.conversation(ctx, r)
@@ -208,6 +112,9 @@ func (s *Server) CancelTurn(ctx context.Context, r *ingressv1.CancelTurnRequest)
 		return nil, s.fromStore(err)
 	}
 	s.cfg.Hub.Publish(c, out.Events...)
+	if len(out.Events) > 0 && hasFiles(out.Turn) {
+		s.cfg.Queue.Release(c, out.Turn.ID) // withdrawn: it will not be dispatched
+	}
 	if out.Run != nil {
 		// The wish is durable: if the supervisor is not reached now, whoever settles the turn
 		// repeats it, and so may the caller.
@@ -319,41 +226,4 @@ func (s *Server) ListTurns(ctx context.Context, r *ingressv1.ListTurnsRequest) (
 	}
 	out.Turns, err = s.withReplies(ctx, c, turns)
 	return out, err
-}
-
-// ListTranscript implements the contract.
-func (s *Server) ListTranscript(ctx context.Context, r *ingressv1.ListTranscriptRequest) (*ingressv1.ListTranscriptResponse, error) {
-	c := turn.Conversation{Organization: r.GetOrganizationId(), ID: r.GetConversationId()}
-	p, err := s.cfg.Directory.Lookup(ctx, c)
-	if err != nil {
-		return nil, err
-	}
-	page, err := s.cfg.Sessions.Transcript(ctx, p, c.Organization, r.GetPageSize(), r.GetPageToken())
-	if err != nil {
-		s.cfg.Directory.Forget(c)
-		return nil, err
-	}
-	var doubtful []int64
-	for _, m := range page.GetMessages() {
-		if m.GetFollowsLength() {
-			doubtful = append(doubtful, m.GetMessageId())
-		}
-	}
-	hidden := make(map[int64]bool)
-	if len(doubtful) > 0 {
-		ids, err := s.cfg.Store.Unaccepted(ctx, c, doubtful)
-		if err != nil {
-			return nil, s.fromStore(err)
-		}
-		for _, id := range ids {
-			hidden[id] = true
-		}
-	}
-	out := &ingressv1.ListTranscriptResponse{NextPageToken: page.GetNextPageToken()}
-	for _, m := range page.GetMessages() {
-		if !hidden[m.GetMessageId()] {
-			out.Messages = append(out.Messages, transcriptMessage(p.SessionID, m))
-		}
-	}
-	return out, nil
 }

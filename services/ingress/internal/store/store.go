@@ -28,7 +28,7 @@ var (
 type Submission struct {
 	Conversation   turn.Conversation
 	TurnID         string
-	Messages       []turn.Message // with Raw
+	Messages       []turn.Message // with Raw, which lacks what is in files
 	IdempotencyKey string         // empty: none
 	BodySHA256     [32]byte
 	MaxWaiting     int
@@ -94,6 +94,9 @@ type CancelOutcome struct {
 // Turns is the durable queue. Whatever changes a conversation locks its row first, so that all
 // changes of one conversation have one order and its events' sequences follow it.
 type Turns interface {
+	// Replay finds the turn of the submission's key, and is otherwise refused as Accept would be by
+	// now. It changes nothing: what Accept needs first can wait for its answer.
+	Replay(ctx context.Context, s Submission) (a Acceptance, found bool, err error)
 	// Accept stores a turn, or finds it by its key before any limit is looked at. Once it returns
 	// the turn is durable. Errors: ErrKeyReused, ErrQueueFull, ErrBusy; after any other error it
 	// may have been accepted, and claimed. direct may be nil.
@@ -108,6 +111,9 @@ type Turns interface {
 	End(ctx context.Context, e Ending) (Ended, error)
 	// Cancel ends a waiting turn and deletes its blocks; of a running one it records the wish.
 	Cancel(ctx context.Context, c turn.Conversation, turnID string) (CancelOutcome, error)
+	// AppendFiles appends one event for each change whose position is above the last one of its
+	// generation, in one commit. Positions must not fall.
+	AppendFiles(ctx context.Context, c turn.Conversation, generation string, changes []turn.FileChange) ([]turn.Event, error)
 	// Claimable returns conversations with a waiting and no running turn, after the one given, in
 	// order, at most limit.
 	Claimable(ctx context.Context, after turn.Conversation, limit int) ([]turn.Conversation, error)
@@ -125,6 +131,9 @@ type Reads interface {
 	LastSequence(ctx context.Context, c turn.Conversation) (int64, error)
 	// Running returns the running turn, or ErrNotFound.
 	Running(ctx context.Context, c turn.Conversation) (turn.Run, error)
+	// Attachments returns the files that turns brought which were given to Hermes, or were about to:
+	// those behind a place and with a watermark below the one given, in order, at most limit.
+	Attachments(ctx context.Context, c turn.Conversation, after turn.Place, below int64, limit int) ([]turn.Attachment, error)
 	// Blocks returns a turn's blocks with Raw, in order.
 	Blocks(ctx context.Context, c turn.Conversation, turnID string) ([]turn.Block, error)
 	// Unaccepted returns those of the session's user rows that lie in the range of a turn of the

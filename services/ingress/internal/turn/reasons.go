@@ -27,6 +27,10 @@ const (
 	ReasonNothingReadable = "NOTHING_READABLE"
 	// The session's file is damaged or foreign, so that nobody can tell what came of the turn.
 	ReasonOutcomeUnknown = "OUTCOME_UNKNOWN"
+	// A file of the message went away, or became something else, before it was given to Hermes.
+	ReasonFileGone = "FILE_GONE"
+	// The file that keeps the message's inline data holds other bytes by now.
+	ReasonFileChanged = "FILE_CHANGED"
 	// The rows found are already another turn's replies.
 	ReasonAlreadyDelivered = "REPLY_ALREADY_DELIVERED"
 )

@@ -2,7 +2,13 @@
 // of them, and the durable events of a conversation.
 package turn
 
-import "time"
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"humanwork.internal/services/ingress/internal/inline"
+)
 
 // Conversation names one conversation of one organization.
 type Conversation struct {
@@ -45,12 +51,69 @@ type Timings struct {
 	AcceptToAttach, ColdAdmission, FirstModelRequest, ModelToolLoop, PersistDeliver *float64
 }
 
-// Block is one accepted content block.
+// Block is one accepted content block. SHA256 and Size are those of the whole block.
 type Block struct {
 	Type   string
 	SHA256 []byte
 	Size   int64
-	Raw    []byte // the exact bytes, compacted; nil once they are deleted or when not asked for
+	Raw    []byte // compacted; the exact bytes if Data is nil. Nil once deleted or when not asked for
+	File   *File  // the file the block names, or that its inline data is in; nil: none
+	Data   *Data  // what Raw lacks; nil: nothing
+}
+
+// File is an object of the conversation in AgentFS, as it was when the block was accepted.
+type File struct {
+	URI      string // canonical
+	Name     string
+	MimeType string // as the block says; may be empty
+	Size     int64
+	SHA256   []byte // of the content; nil: not known
+}
+
+// Data is inline data that is kept in a file and not with the block.
+type Data struct {
+	URI string // canonical
+	Cut inline.Cut
+}
+
+// FileURIs returns the files of blocks, each once, in order. Nil: the blocks have none.
+func FileURIs(blocks []Block) []string {
+	var out []string
+	add := func(uri string) {
+		if !slices.Contains(out, uri) {
+			out = append(out, uri)
+		}
+	}
+	for _, b := range blocks {
+		if b.File != nil {
+			add(b.File.URI)
+		}
+		if b.Data != nil {
+			add(b.Data.URI)
+		}
+	}
+	return out
+}
+
+// Attachment is a file that a turn brought, with its place among the session's messages: after
+// those up to the turn's watermark, in the order of positions, messages and blocks.
+type Attachment struct {
+	Place   Place
+	File    File
+	Created time.Time
+}
+
+// Place is where a message or an attachment stands in a transcript. A message has only Watermark,
+// its own id.
+type Place struct {
+	Watermark, Position int64
+	Message, Block      int32
+}
+
+// Compare orders places.
+func (p Place) Compare(o Place) int {
+	return cmp.Or(cmp.Compare(p.Watermark, o.Watermark), cmp.Compare(p.Position, o.Position),
+		cmp.Compare(p.Message, o.Message), cmp.Compare(p.Block, o.Block))
 }
 
 // Message is one accepted message.
@@ -108,6 +171,7 @@ const (
 	EventStarted   = "turn.started"
 	EventEnded     = "turn.ended"
 	EventDelivered = "message.delivered"
+	EventFile      = "file.changed"
 )
 
 // Event is one durable event of a conversation. Sequences of a conversation begin at 1 and have no
@@ -115,11 +179,21 @@ const (
 type Event struct {
 	Sequence int64
 	Type     string
-	TurnID   string
+	TurnID   string   // empty for EventFile
 	State    State    // EventEnded only
 	Locator  *Locator // EventDelivered, and EventEnded that has replies
 	Error    *Error   // EventEnded only
+	File     *FileChange
 	Created  time.Time
+}
+
+// FileChange is one change of a file's content or name, as AgentFS's ledger has it.
+type FileChange struct {
+	Position int64 // in the ledger; 0 in events
+	URI      string
+	Change   string // written, removed or renamed
+	Previous string // the URI before; renamed only
+	Version  string // empty when removed
 }
 
 // Update is one live piece of a running turn: a piece of text, or a tool call's progress.

@@ -28,8 +28,10 @@ WITH c AS (
     INSERT INTO ingress.turn (organization_id, conversation_id, turn_id, position, state, create_time)
     SELECT $1, $2, $3, last_position, 'ACCEPTED', now() FROM c
 ), b AS (
-    INSERT INTO ingress.block (organization_id, conversation_id, turn_id, message_index, block_index, inbound_id, type, sha256, size, raw)
-    SELECT $1, $2, $3, u.* FROM c, unnest($6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bytea[]) AS u
+    INSERT INTO ingress.block (organization_id, conversation_id, turn_id, message_index, block_index, inbound_id, type, sha256, size, raw,
+        uri, name, mime_type, file_size, file_sha256, data_uri, data_offset, data_escaped)
+    SELECT $1, $2, $3, u.* FROM c, unnest($6::smallint[], $7::smallint[], $8::text[], $9::text[], $10::bytea[], $11::bigint[], $12::bytea[],
+        $17::text[], $18::text[], $19::text[], $20::bigint[], $21::bytea[], $22::text[], $23::bigint[], $24::boolean[]) AS u
 ), k AS (
     INSERT INTO ingress.idempotency (organization_id, conversation_id, method, key, body_sha256, turn_id)
     SELECT $1, $2, $13, $14, $15, $3 FROM c WHERE $14 <> ''
@@ -102,8 +104,10 @@ func acceptArgs(sub store.Submission) []any {
 	var inbound, types []string
 	var digests, raws [][]byte
 	var sizes []int64
+	var files fileColumns
 	for i, m := range sub.Messages {
 		for j, b := range m.Blocks {
+			files.add(b)
 			messages, blocks = append(messages, int16(i)), append(blocks, int16(j))
 			inbound, types = append(inbound, m.InboundID), append(types, b.Type)
 			digests, raws, sizes = append(digests, b.SHA256), append(raws, b.Raw), append(sizes, b.Size)
@@ -112,7 +116,8 @@ func acceptArgs(sub store.Submission) []any {
 	c := sub.Conversation
 	return []any{c.Organization, c.ID, sub.TurnID, sub.MaxWaiting, sub.RejectBusy,
 		messages, blocks, inbound, types, digests, sizes, raws,
-		methodSubmit, sub.IdempotencyKey, sub.BodySHA256[:], noticeOf(c, sub.TurnID, false)}
+		methodSubmit, sub.IdempotencyKey, sub.BodySHA256[:], noticeOf(c, sub.TurnID, false),
+		files.uri, files.name, files.mime, files.size, files.sha256, files.dataURI, files.offset, files.escaped}
 }
 
 // acceptance reads acceptSQL's row; first: nothing else of the conversation waits or runs.
@@ -123,30 +128,63 @@ func acceptance(sub store.Submission, row pgx.Row) (a store.Acceptance, first bo
 	return a, first, err
 }
 
+// Replay implements store.Turns.
+func (s *Store) Replay(ctx context.Context, sub store.Submission) (store.Acceptance, bool, error) {
+	c := sub.Conversation
+	a, found, err := s.byKey(ctx, sub)
+	if found || err != nil {
+		return a, found, err
+	}
+	var waiting int
+	var running bool
+	err = s.pool.QueryRow(ctx, `SELECT waiting, running FROM ingress.conversation WHERE organization_id = $1 AND conversation_id = $2`,
+		c.Organization, c.ID).Scan(&waiting, &running)
+	switch {
+	case err != nil && !errors.Is(err, pgx.ErrNoRows):
+		return store.Acceptance{}, false, translate("read conversation", err)
+	case waiting >= sub.MaxWaiting || sub.RejectBusy && (waiting > 0 || running):
+		return store.Acceptance{}, false, refused(sub)
+	}
+	return store.Acceptance{}, false, nil
+}
+
 // replay answers a submission that was not stored: by the turn of its key, or by the limit it met.
 func (s *Store) replay(ctx context.Context, sub store.Submission) (store.Acceptance, error) {
+	a, found, err := s.byKey(ctx, sub)
+	if !found && err == nil {
+		err = refused(sub)
+	}
+	return a, err
+}
+
+func refused(sub store.Submission) error {
+	if sub.RejectBusy {
+		return fmt.Errorf("accept turn: %w", store.ErrBusy)
+	}
+	return fmt.Errorf("accept turn: %w", store.ErrQueueFull)
+}
+
+// byKey returns the turn that was accepted with the submission's key.
+func (s *Store) byKey(ctx context.Context, sub store.Submission) (a store.Acceptance, found bool, err error) {
 	c := sub.Conversation
 	var digest []byte
 	var id string
-	err := s.pool.QueryRow(ctx, `SELECT body_sha256, turn_id FROM ingress.idempotency
+	err = s.pool.QueryRow(ctx, `SELECT body_sha256, turn_id FROM ingress.idempotency
 		WHERE organization_id = $1 AND conversation_id = $2 AND method = $3 AND key = $4`,
 		c.Organization, c.ID, methodSubmit, sub.IdempotencyKey).Scan(&digest, &id)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		if sub.RejectBusy {
-			return store.Acceptance{}, fmt.Errorf("accept turn: %w", store.ErrBusy)
-		}
-		return store.Acceptance{}, fmt.Errorf("accept turn: %w", store.ErrQueueFull)
+		return store.Acceptance{}, false, nil
 	case err != nil:
-		return store.Acceptance{}, translate("look for idempotency key", err)
+		return store.Acceptance{}, false, translate("look for idempotency key", err)
 	case string(digest) != string(sub.BodySHA256[:]):
-		return store.Acceptance{}, fmt.Errorf("accept turn: %w", store.ErrKeyReused)
+		return store.Acceptance{}, false, fmt.Errorf("accept turn: %w", store.ErrKeyReused)
 	}
 	t, err := s.Turn(ctx, c, id)
 	if err != nil {
-		return store.Acceptance{}, err
+		return store.Acceptance{}, false, err
 	}
-	return store.Acceptance{Turn: t, Replayed: true}, nil
+	return store.Acceptance{Turn: t, Replayed: true}, true, nil
 }
 
 func withoutRaw(ms []turn.Message) []turn.Message {

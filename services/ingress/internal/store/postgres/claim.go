@@ -15,7 +15,7 @@ const lockSQL = `SELECT waiting, running FROM ingress.conversation WHERE organiz
 
 // headSQL reads the first waiting turn with its blocks; it runs after the lock is held.
 const headSQL = `
-SELECT t.turn_id, t.attempt, b.type, b.sha256, b.size, b.raw
+SELECT t.turn_id, t.attempt, b.type, b.sha256, b.size, b.raw, ` + fileOf + `
 FROM (SELECT turn_id, attempt FROM ingress.turn
       WHERE organization_id = $1 AND conversation_id = $2 AND state = 'ACCEPTED' ORDER BY position LIMIT 1) t
 JOIN ingress.block b ON b.organization_id = $1 AND b.conversation_id = $2 AND b.turn_id = t.turn_id
@@ -84,13 +84,16 @@ func lockHead(ctx context.Context, conn *pgx.Conn, c turn.Conversation) (turn.Ru
 	var running bool
 	b.Queue(lockSQL, c.Organization, c.ID).QueryRow(func(row pgx.Row) error { return row.Scan(&waiting, &running) })
 	b.Queue(headSQL, c.Organization, c.ID).Query(func(rows pgx.Rows) error {
-		var block turn.Block
-		_, err := pgx.ForEachRow(rows, []any{&run.TurnID, &run.Attempt, &block.Type, &block.SHA256, &block.Size, &block.Raw}, func() error {
+		for rows.Next() {
+			var block turn.Block
+			var file fileRow
+			if err := rows.Scan(file.after(&run.TurnID, &run.Attempt, &block.Type, &block.SHA256, &block.Size, &block.Raw)...); err != nil {
+				return err
+			}
+			file.to(&block)
 			run.Blocks = append(run.Blocks, block)
-			block = turn.Block{}
-			return nil
-		})
-		return err
+		}
+		return rows.Err()
 	})
 	err := conn.SendBatch(ctx, b).Close()
 	if err == nil && (running || waiting == 0) || errors.Is(err, pgx.ErrNoRows) {

@@ -59,16 +59,18 @@ func (r *turnReader) queue(b *pgx.Batch, c turn.Conversation, ids []string) {
 		})
 		return err
 	})
-	b.Queue(`SELECT turn_id, message_index, inbound_id, type, sha256, size FROM ingress.block
+	b.Queue(`SELECT turn_id, message_index, inbound_id, type, sha256, size, `+fileOf+` FROM ingress.block b
 		WHERE organization_id = $1 AND conversation_id = $2 AND turn_id = ANY ($3) ORDER BY turn_id, message_index, block_index`,
 		c.Organization, c.ID, ids).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			var id, inbound string
 			var index int
 			var block turn.Block
-			if err := rows.Scan(&id, &index, &inbound, &block.Type, &block.SHA256, &block.Size); err != nil {
+			var file fileRow
+			if err := rows.Scan(file.after(&id, &index, &inbound, &block.Type, &block.SHA256, &block.Size)...); err != nil {
 				return err
 			}
+			file.to(&block)
 			t := r.byID[id]
 			if t == nil {
 				continue
@@ -136,9 +138,10 @@ func (s *Store) Events(ctx context.Context, c turn.Conversation, after int64, li
 	b := &pgx.Batch{}
 	// The counter is read after the events: an event committed between the two statements must not
 	// make a known sequence look unknown.
-	b.Queue(`SELECT e.seq, e.type, e.turn_id, e.message_id, e.create_time, t.state, coalesce(t.session_id, ''),
-			t.error_reason, coalesce(t.error_message, ''), coalesce(t.error_retryable, false)
-		FROM ingress.event e JOIN ingress.turn t USING (organization_id, conversation_id, turn_id)
+	b.Queue(`SELECT e.seq, e.type, coalesce(e.turn_id, ''), e.message_id, e.create_time, coalesce(t.state, ''), coalesce(t.session_id, ''),
+			t.error_reason, coalesce(t.error_message, ''), coalesce(t.error_retryable, false),
+			coalesce(e.file_uri, ''), coalesce(e.file_change, ''), coalesce(e.file_previous_uri, ''), coalesce(e.file_version, '')
+		FROM ingress.event e LEFT JOIN ingress.turn t USING (organization_id, conversation_id, turn_id)
 		WHERE e.organization_id = $1 AND e.conversation_id = $2 AND e.seq > $3 ORDER BY e.seq LIMIT $4`,
 		c.Organization, c.ID, after, limit).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
@@ -148,8 +151,13 @@ func (s *Store) Events(ctx context.Context, c turn.Conversation, after int64, li
 			var session, text string
 			var reason *string
 			var retryable bool
-			if err := rows.Scan(&e.Sequence, &e.Type, &e.TurnID, &message, &e.Created, &state, &session, &reason, &text, &retryable); err != nil {
+			var file turn.FileChange
+			if err := rows.Scan(&e.Sequence, &e.Type, &e.TurnID, &message, &e.Created, &state, &session, &reason, &text, &retryable,
+				&file.URI, &file.Change, &file.Previous, &file.Version); err != nil {
 				return err
+			}
+			if e.Type == turn.EventFile {
+				e.File = &file
 			}
 			if message != nil {
 				e.Locator = &turn.Locator{SessionID: session, MessageID: *message}
@@ -225,13 +233,16 @@ func (s *Store) Unaccepted(ctx context.Context, c turn.Conversation, userRows []
 
 // Blocks implements store.Reads.
 func (s *Store) Blocks(ctx context.Context, c turn.Conversation, turnID string) ([]turn.Block, error) {
-	rows, err := s.pool.Query(ctx, `SELECT type, sha256, size, raw FROM ingress.block
+	rows, err := s.pool.Query(ctx, `SELECT type, sha256, size, raw, `+fileOf+` FROM ingress.block b
 		WHERE organization_id = $1 AND conversation_id = $2 AND turn_id = $3 ORDER BY message_index, block_index`, c.Organization, c.ID, turnID)
 	if err != nil {
 		return nil, translate("read blocks", err)
 	}
 	blocks, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b turn.Block, err error) {
-		return b, row.Scan(&b.Type, &b.SHA256, &b.Size, &b.Raw)
+		var file fileRow
+		err = row.Scan(file.after(&b.Type, &b.SHA256, &b.Size, &b.Raw)...)
+		file.to(&b)
+		return b, err
 	})
 	return blocks, translate("read blocks", err)
 }
