@@ -29,8 +29,8 @@ type disk struct {
 	calls    []string // "write", "hold t1", "read uri", "release t1"
 	released map[string]int
 	err      error // what every call answers; nil: nothing
-	// before is called with each call's name, outside the lock.
-	before func(call string)
+	// before is called with each call's name; what it returns is the answer, unless nil.
+	before func(call string) error
 }
 
 func newDisk() *disk {
@@ -42,8 +42,8 @@ func (d *disk) enter(call string) error {
 	d.calls = append(d.calls, call)
 	before, err := d.before, d.err
 	d.mu.Unlock()
-	if before != nil {
-		before(call)
+	if before != nil && err == nil {
+		err = before(call)
 	}
 	return err
 }
