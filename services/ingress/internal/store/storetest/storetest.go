@@ -45,6 +45,12 @@ func Run(t *testing.T, open func(t *testing.T) Store) {
 		"TakeOverOfClaim":  testTakeOverOfClaim,
 		"Listen":           testListen,
 		"Pages":            testPages,
+		"Files":            testFiles,
+		"Replay":           testReplay,
+		"AppendFiles":      testAppendFiles,
+		"AppendFilesRace":  testAppendFilesRace,
+		"FileNotice":       testFileNotice,
+		"Attachments":      testAttachments,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
