@@ -66,7 +66,7 @@ func (s *System) own(name string) map[string]any {
 	cell := filepath.Join(s.Dir, "data", "cell")
 	switch binaryOf(name) {
 	case AgentFS:
-		return map[string]any{"data_dir": filepath.Join(s.Dir, "data", "agentfs"), "model": map[string]any{
+		return map[string]any{"data_dir": filepath.Join(s.Dir, "data", "agentfs"), "routing": s.Address(Routing), "ingress": s.Address(Ingress(0)), "model": map[string]any{
 			"base_url": s.ModelURL, "name": "scripted-demo-model", "api_key_file": "../secrets/model.key", "context_length": s.opts.ContextLength}}
 	case SessionDB:
 		return map[string]any{"cell_dir": cell}

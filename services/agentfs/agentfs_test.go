@@ -3,25 +3,34 @@ package agentfs
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
+	"net"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"sync"
 	"testing"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
 
-	"humanwork.internal/pkg/config"
+	core "humanwork.internal/pkg/agentfs"
 	"humanwork.internal/pkg/errs"
 	"humanwork.internal/pkg/rpc"
 	"humanwork.internal/pkg/serve"
 	"humanwork.internal/pkg/testkit"
 	agentfsv1 "humanwork.internal/proto/gen/humanwork/agentfs/v1"
-	"humanwork.internal/services/agentfs/internal/tree"
+	ingressv1 "humanwork.internal/proto/gen/humanwork/ingress/v1"
+	routingv1 "humanwork.internal/proto/gen/humanwork/routing/v1"
 )
 
 const keyText = "sk-'\"test"
+
+var (
+	member   = rpc.Principal{Organization: "acme", Subject: "ada", Roles: []string{rpc.RoleMember}}
+	stranger = rpc.Principal{Organization: "other", Subject: "eve", Roles: []string{rpc.RoleMember}}
+	admin    = rpc.Principal{Subject: "root", Roles: []string{rpc.RoleAdmin}}
+)
 
 func testConfig(t *testing.T) Config {
 	t.Helper()
@@ -29,16 +38,115 @@ func testConfig(t *testing.T) Config {
 	if err := os.WriteFile(filepath.Join(dir, "key"), []byte(keyText+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg := Config{DataDir: "data", Soul: "You are ours.\n", Model: Model{BaseURL: "http://127.0.0.1:9/v1", Name: "demo", APIKeyFile: "key"}}
+	cfg := Config{DataDir: "data", Routing: "passthrough:///routing", Ingress: "passthrough:///ingress", Soul: "You are ours.\n",
+		Model: Model{BaseURL: "http://127.0.0.1:9/v1", Name: "demo", APIKeyFile: "key"}}
 	if err := cfg.Validate(dir); err != nil {
 		t.Fatal(err)
 	}
 	return cfg
 }
 
-func serveAgentFS(t *testing.T, cfg Config) func(rpc.Principal) *grpc.ClientConn {
+// others play routing and ingress.
+type others struct {
+	routingv1.UnimplementedRoutingReadServiceServer
+	ingressv1.UnimplementedIngressReadServiceServer
+	ingressv1.UnimplementedFileEventServiceServer
+
+	mu            sync.Mutex
+	organizations []string
+	conversations []string // organization/conversation
+	turns         map[string]ingressv1.TurnState
+	refuse        error // what AppendFileChanges answers
+	told          []*ingressv1.AppendFileChangesRequest
+	changed       chan struct{} // closed and made anew at each call of AppendFileChanges
+}
+
+func newOthers() *others {
+	return &others{organizations: []string{"acme", "other"}, conversations: []string{"acme/c1", "acme/c2", "other/c1"},
+		turns: map[string]ingressv1.TurnState{}, changed: make(chan struct{})}
+}
+
+func (o *others) GetOrganization(_ context.Context, r *routingv1.GetOrganizationRequest) (*routingv1.GetOrganizationResponse, error) {
+	if !slices.Contains(o.organizations, r.GetOrganizationId()) {
+		return nil, errs.New(errs.NotFound, rpc.ReasonOrganizationNotFound, "no such organization")
+	}
+	return &routingv1.GetOrganizationResponse{}, nil
+}
+
+func (o *others) GetConversation(_ context.Context, r *routingv1.GetConversationRequest) (*routingv1.GetConversationResponse, error) {
+	if !slices.Contains(o.conversations, r.GetOrganizationId()+"/"+r.GetConversationId()) {
+		return nil, errs.New(errs.NotFound, "CONVERSATION_NOT_FOUND", "no such conversation")
+	}
+	return &routingv1.GetConversationResponse{}, nil
+}
+
+func (o *others) GetTurn(_ context.Context, r *ingressv1.GetTurnRequest) (*ingressv1.GetTurnResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	state, ok := o.turns[r.GetConversationId()+"/"+r.GetTurnId()]
+	if !ok {
+		return nil, errs.New(errs.NotFound, "TURN_NOT_FOUND", "no such turn")
+	}
+	return &ingressv1.GetTurnResponse{Turn: &ingressv1.Turn{TurnId: r.GetTurnId(), State: state}}, nil
+}
+
+func (o *others) AppendFileChanges(_ context.Context, r *ingressv1.AppendFileChangesRequest) (*ingressv1.AppendFileChangesResponse, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	close(o.changed)
+	o.changed = make(chan struct{})
+	if o.refuse != nil {
+		return nil, o.refuse
+	}
+	o.told = append(o.told, r)
+	return &ingressv1.AppendFileChangesResponse{}, nil
+}
+
+func (o *others) setTurn(key string, state ingressv1.TurnState) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.turns[key] = state
+}
+
+// listen serves o as routing and as ingress to agentfs alone.
+func (o *others) listen(t *testing.T) func(context.Context, string) (net.Conn, error) {
 	t.Helper()
-	svc, err := New(cfg, serve.Environment{Logger: testkit.Logger(t)})
+	srv, err := rpc.NewServer(rpc.ServerConfig{Service: "others", Logger: testkit.Logger(t), Signer: testkit.Signer(t),
+		Policy: rpc.Policy{}.Allow([]string{rpc.RoleService + "agentfs"}, routingv1.RoutingReadService_GetOrganization_FullMethodName,
+			routingv1.RoutingReadService_GetConversation_FullMethodName, ingressv1.IngressReadService_GetTurn_FullMethodName,
+			ingressv1.FileEventService_AppendFileChanges_FullMethodName)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	routingv1.RegisterRoutingReadServiceServer(srv, o)
+	ingressv1.RegisterIngressReadServiceServer(srv, o)
+	ingressv1.RegisterFileEventServiceServer(srv, o)
+	lis := bufconn.Listen(1 << 20)
+	done := make(chan error, 1)
+	go func() { done <- srv.Serve(lis) }()
+	t.Cleanup(func() {
+		srv.Stop()
+		if err := <-done; err != nil {
+			t.Errorf("serve the others: %v", err)
+		}
+	})
+	return func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }
+}
+
+// system is agentfs behind its production chain.
+type system struct {
+	*others
+	svc  *Service
+	dial func(rpc.Principal) *grpc.ClientConn
+	// stop ends the service; the test's end does it too.
+	stop func()
+}
+
+func start(t *testing.T, cfg Config) *system { return startBeside(t, cfg, newOthers()) }
+
+func startBeside(t *testing.T, cfg Config, o *others) *system {
+	t.Helper()
+	svc, err := New(cfg, serve.Environment{Logger: testkit.Logger(t), Client: rpc.ClientConfig{Signer: testkit.Signer(t), Dialer: o.listen(t)}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,141 +158,136 @@ func serveAgentFS(t *testing.T, cfg Config) func(rpc.Principal) *grpc.ClientConn
 		t.Fatalf("Run: %v", err)
 	case <-svc.store.Opened():
 	}
-	t.Cleanup(func() {
+	stop := sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run: %v", err)
 		}
 	})
-	return testkit.Serve(t, rpc.ServerConfig{Service: "agentfs", Policy: Policy()}, svc.Register)
+	t.Cleanup(stop)
+	return &system{others: o, svc: svc, stop: stop,
+		dial: testkit.Serve(t, rpc.ServerConfig{Service: "agentfs", Policy: Policy()}, svc.Register)}
+}
+
+// established is a system with the organizations and conversations that the others know.
+func established(t *testing.T, cfg Config) *system {
+	t.Helper()
+	s := start(t, cfg)
+	routing := agentfsv1.NewEstablishmentServiceClient(s.dial(*rpc.Service("routing")))
+	for _, o := range s.organizations {
+		if _, err := routing.ProvisionOrganization(t.Context(), &agentfsv1.ProvisionOrganizationRequest{OrganizationId: o}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range s.conversations {
+		organization, id := filepath.Split(c)
+		if _, err := routing.EstablishConversation(t.Context(), &agentfsv1.EstablishConversationRequest{OrganizationId: organization[:len(organization)-1],
+			ConversationId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return s
+}
+
+// core runs fn with acme's database, as the machine of its agents would.
+func (s *system) core(t *testing.T, fn func(*core.FS) error) {
+	t.Helper()
+	if err := s.svc.store.With(t.Context(), "acme", fn); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *system) files(p rpc.Principal) client {
+	return client{agentfsv1.NewFileServiceClient(s.dial(p)), "acme", "c1"}
+}
+
+// client works on one conversation's files.
+type client struct {
+	agentfsv1.FileServiceClient
+	organization, conversation string
+}
+
+func (c client) write(ctx context.Context, h *agentfsv1.WriteFileHeader, parts ...string) (*agentfsv1.WriteFileResponse, error) {
+	stream, err := c.WriteFile(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := stream.Send(&agentfsv1.WriteFileRequest{OrganizationId: c.organization, ConversationId: c.conversation, Header: h}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	for _, p := range parts {
+		err := stream.Send(&agentfsv1.WriteFileRequest{OrganizationId: c.organization, ConversationId: c.conversation, Data: []byte(p)})
+		if errors.Is(err, io.EOF) {
+			break // the answer says why
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+func to(path string, p *agentfsv1.Precondition) *agentfsv1.WriteFileHeader {
+	return &agentfsv1.WriteFileHeader{Destination: &agentfsv1.WriteFileHeader_Path{Path: path}, Precondition: p, Size: -1}
+}
+
+func attachment(name string) *agentfsv1.WriteFileHeader {
+	return &agentfsv1.WriteFileHeader{Destination: &agentfsv1.WriteFileHeader_Attachment{Attachment: name}, Size: -1}
+}
+
+func (c client) put(t *testing.T, path string, parts ...string) *agentfsv1.WriteFileResponse {
+	t.Helper()
+	r, err := c.write(t.Context(), to(path, nil), parts...)
+	if err != nil {
+		t.Fatalf("put %s: %v", path, err)
+	}
+	return r
+}
+
+func (c client) read(ctx context.Context, path string, offset, length int64, version string) (*agentfsv1.File, []byte, error) {
+	stream, err := c.ReadFile(ctx, &agentfsv1.ReadFileRequest{OrganizationId: c.organization, ConversationId: c.conversation,
+		Path: path, Offset: offset, Length: length, Version: version})
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return nil, nil, err
+	}
+	var content []byte
+	for {
+		m, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return first.GetFile(), content, nil
+		}
+		if err != nil {
+			return first.GetFile(), content, err
+		}
+		content = append(content, m.GetData()...)
+	}
+}
+
+func (c client) get(t *testing.T, path string) string {
+	t.Helper()
+	_, content, err := c.read(t.Context(), path, 0, -1, "")
+	if err != nil {
+		t.Fatalf("get %s: %v", path, err)
+	}
+	return string(content)
+}
+
+func (c client) stat(ctx context.Context, path string) (*agentfsv1.StatFileResponse, error) {
+	return c.StatFile(ctx, &agentfsv1.StatFileRequest{OrganizationId: c.organization, ConversationId: c.conversation, Path: path})
+}
+
+func (c client) remove(ctx context.Context, path string, p *agentfsv1.Precondition) error {
+	_, err := c.DeleteFile(ctx, &agentfsv1.DeleteFileRequest{OrganizationId: c.organization, ConversationId: c.conversation, Path: path, Precondition: p})
+	return err
 }
 
 func want(t *testing.T, what string, err error, kind errs.Kind, reason errs.Reason) {
 	t.Helper()
 	if !errors.Is(err, kind) || !errors.Is(err, reason) {
-		t.Errorf("%s: got %v, want %s %s", what, err, kind, reason)
-	}
-}
-
-func TestEstablishment(t *testing.T) {
-	dial := serveAgentFS(t, testConfig(t))
-	routing := agentfsv1.NewEstablishmentServiceClient(dial(*rpc.Service("routing")))
-	supervisor := agentfsv1.NewEstablishmentServiceClient(dial(*rpc.Service("supervisor")))
-	ctx := t.Context()
-	conversation := &agentfsv1.EstablishConversationRequest{OrganizationId: "acme", ConversationId: "c1",
-		Persona: "You are Ada.", Environment: map[string]string{"TOKEN": "a'b\n\"c\" $X", "A": "1"}}
-	home := &agentfsv1.GetConversationHomeRequest{OrganizationId: "acme", ConversationId: "c1"}
-
-	_, err := routing.EstablishConversation(ctx, conversation)
-	want(t, "conversation before organization", err, errs.NotFound, tree.ReasonNotProvisioned)
-	for range 2 {
-		if _, err := routing.ProvisionOrganization(ctx, &agentfsv1.ProvisionOrganizationRequest{OrganizationId: "acme"}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	_, err = supervisor.GetConversationHome(ctx, home)
-	want(t, "home before conversation", err, errs.NotFound, tree.ReasonConversationNotFound)
-	if _, err := routing.EstablishConversation(ctx, conversation); err != nil {
-		t.Fatal(err)
-	}
-	first, err := supervisor.GetConversationHome(ctx, home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if got, want := string(first.GetEnv()), "A=1\nTOKEN=\"a'b\\n\\\"c\\\" $X\"\n"; got != want {
-		t.Errorf(".env = %q, want %q", got, want)
-	}
-	if got := string(first.GetSoul()); got != "You are Ada." {
-		t.Errorf("SOUL.md = %q", got)
-	}
-	for _, part := range []string{"base_url: http://127.0.0.1:9/v1", "in_place: true", "provider: custom", "mode: manual"} {
-		if !strings.Contains(string(first.GetConfig()), part) {
-			t.Errorf("config.yaml has no %q:\n%s", part, first.GetConfig())
-		}
-	}
-	conversation.Persona, conversation.Environment = "other", map[string]string{"B": "2"}
-	if _, err := routing.EstablishConversation(ctx, conversation); err != nil {
-		t.Fatal(err)
-	}
-	again, err := supervisor.GetConversationHome(ctx, home)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again.String() != first.String() {
-		t.Errorf("a second call changed the home to %v", again)
-	}
-	conversation.ConversationId, conversation.Persona = "c2", ""
-	if _, err := routing.EstablishConversation(ctx, conversation); err != nil {
-		t.Fatal(err)
-	}
-	home.ConversationId = "c2"
-	other, err := supervisor.GetConversationHome(ctx, home)
-	if err != nil || string(other.GetSoul()) != "You are ours.\n" || string(other.GetEnv()) != "B=2\n" {
-		t.Errorf("second conversation: got %v, %v, want the organization's persona and its own environment", other, err)
-	}
-	conversation.ConversationId, conversation.Environment = "c3", map[string]string{"HERMES_HOME": "/"}
-	_, err = routing.EstablishConversation(ctx, conversation)
-	want(t, "reserved variable", err, errs.Invalid, tree.ReasonInvalidEnvironment)
-}
-
-func TestConcurrentEstablishmentHasOneWinner(t *testing.T) {
-	dial := serveAgentFS(t, testConfig(t))
-	routing := agentfsv1.NewEstablishmentServiceClient(dial(*rpc.Service("routing")))
-	supervisor := agentfsv1.NewEstablishmentServiceClient(dial(*rpc.Service("supervisor")))
-	var wg sync.WaitGroup
-	for i := range 20 {
-		wg.Go(func() {
-			if _, err := routing.ProvisionOrganization(t.Context(), &agentfsv1.ProvisionOrganizationRequest{OrganizationId: "acme"}); err != nil {
-				t.Errorf("provision: %v", err)
-			}
-			v := fmt.Sprint(i)
-			if _, err := routing.EstablishConversation(t.Context(), &agentfsv1.EstablishConversationRequest{OrganizationId: "acme",
-				ConversationId: "c", Persona: v, Environment: map[string]string{"V": v}}); err != nil {
-				t.Errorf("establish: %v", err)
-			}
-		})
-	}
-	wg.Wait()
-	got, err := supervisor.GetConversationHome(t.Context(), &agentfsv1.GetConversationHomeRequest{OrganizationId: "acme", ConversationId: "c"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if want := "V=" + string(got.GetSoul()) + "\n"; string(got.GetEnv()) != want {
-		t.Errorf(".env = %q, want %q: the files of one call", got.GetEnv(), want)
-	}
-}
-
-func TestOnlyServicesCall(t *testing.T) {
-	dial := serveAgentFS(t, testConfig(t))
-	for _, p := range []rpc.Principal{
-		{Organization: "acme", Subject: "u", Roles: []string{rpc.RoleMember}}, {Subject: "root", Roles: []string{rpc.RoleAdmin}},
-		*rpc.Service("ingress"), *rpc.Service("routing"),
-	} {
-		_, err := agentfsv1.NewEstablishmentServiceClient(dial(p)).GetConversationHome(t.Context(),
-			&agentfsv1.GetConversationHomeRequest{OrganizationId: "acme", ConversationId: "c"})
-		want(t, "GetConversationHome as "+p.Roles[0], err, errs.Denied, rpc.ReasonDenied)
-	}
-	_, err := agentfsv1.NewEstablishmentServiceClient(dial(*rpc.Service("routing"))).ProvisionOrganization(t.Context(),
-		&agentfsv1.ProvisionOrganizationRequest{OrganizationId: "../etc"})
-	want(t, "id that is a path", err, errs.Invalid, rpc.ReasonInvalidArgument)
-}
-
-func TestConfigReportsEveryProblem(t *testing.T) {
-	var cfg Config
-	err := config.Parse([]byte("data_dir: x\nsoul: \"a\\0b\"\nmodule: {}\nmodel: {base_url: 'ftp://x', name: m}\n"), "/base", &cfg)
-	if err == nil {
-		t.Fatal("accepted")
-	}
-	for _, part := range []string{"module", "model.api_key_file", "model: base URL", "soul"} {
-		if !strings.Contains(err.Error(), part) {
-			t.Errorf("no %q in:\n%v", part, err)
-		}
-	}
-	good := testConfig(t)
-	if err := os.WriteFile(good.Model.APIKeyFile, []byte("${SECRET}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := New(good, serve.Environment{}); err == nil || strings.Contains(err.Error(), "SECRET") {
-		t.Errorf("New with a key Hermes would expand: got %v, want an error without the key", err)
+		t.Errorf("%s: got %v (%s), want %s %s", what, err, errs.ReasonOf(err), kind, reason)
 	}
 }

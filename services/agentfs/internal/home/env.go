@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 
 	"humanwork.internal/pkg/errs"
-	"humanwork.internal/services/agentfs/internal/tree"
+	"humanwork.internal/services/agentfs/internal/fault"
 )
 
 const (
@@ -35,7 +35,7 @@ func isReserved(name string) bool {
 
 func checkEnvironment(environment map[string]string) error {
 	if len(environment) > maxVariables {
-		return errs.New(errs.Invalid, tree.ReasonInvalidEnvironment, "environment has %d variables, want at most %d", len(environment), maxVariables)
+		return errs.New(errs.Invalid, fault.InvalidEnvironment, "environment has %d variables, want at most %d", len(environment), maxVariables)
 	}
 	for name, value := range environment {
 		problem := ""
@@ -50,7 +50,7 @@ func checkEnvironment(environment map[string]string) error {
 			problem = "has a value with a NUL or invalid UTF-8"
 		}
 		if problem != "" {
-			return errs.New(errs.Invalid, tree.ReasonInvalidEnvironment, "environment variable %q %s", name, problem)
+			return errs.New(errs.Invalid, fault.InvalidEnvironment, "environment variable %q %s", name, problem)
 		}
 	}
 	return nil

@@ -3,12 +3,13 @@
 package home
 
 import (
-	"fmt"
 	"strings"
 	"unicode/utf8"
 
+	"humanwork.internal/pkg/agentfs"
 	"humanwork.internal/pkg/errs"
-	"humanwork.internal/services/agentfs/internal/tree"
+	"humanwork.internal/services/agentfs/internal/fault"
+	"humanwork.internal/services/agentfs/internal/namespace"
 )
 
 // Names of the private files at both levels.
@@ -25,19 +26,25 @@ type Defaults struct {
 	Soul string
 }
 
+func dir(path string) agentfs.Node { return agentfs.Node{Path: path, Mode: agentfs.TypeDir | 0o700} }
+
+func file(path string, content []byte) agentfs.Node {
+	return agentfs.Node{Path: path, Mode: agentfs.TypeFile | 0o600, Content: content}
+}
+
 // Organization returns the canonical hierarchy of a new organization, parents first.
-func Organization(d Defaults) ([]tree.Node, error) {
+func Organization(d Defaults) ([]agentfs.Node, error) {
 	config, err := renderConfig(d.Model)
 	if err != nil {
 		return nil, err
 	}
-	return []tree.Node{
-		tree.File("/"+EnvName, nil),
-		tree.File("/"+SoulName, []byte(d.Soul)),
-		tree.File("/"+ConfigName, config),
-		tree.Dir("/memory"),
-		tree.Dir("/skills"),
-		tree.Dir("/conversations"),
+	return []agentfs.Node{
+		file("/"+EnvName, nil),
+		file("/"+SoulName, []byte(d.Soul)),
+		file("/"+ConfigName, config),
+		dir("/memory"),
+		dir("/skills"),
+		dir("/conversations"),
 	}, nil
 }
 
@@ -49,19 +56,16 @@ type Private struct{ Env, Soul, Config []byte }
 func Paths(conversation string) []string {
 	root := "/"
 	if conversation != "" {
-		root = Root(conversation) + "/"
+		root = namespace.Home(conversation) + "/"
 	}
 	return []string{root + EnvName, root + SoulName, root + ConfigName}
 }
-
-// Root returns the directory of a conversation.
-func Root(conversation string) string { return "/conversations/" + conversation }
 
 // Effective returns a conversation's private files: the organization's, with its own persona and
 // with its environment after the organization's, so that it wins.
 func Effective(organization Private, persona string, environment map[string]string) (Private, error) {
 	if strings.ContainsRune(persona, 0) || !utf8.ValidString(persona) {
-		return Private{}, errs.New(errs.Invalid, tree.ReasonInvalidPersona, "persona holds a NUL or is not valid UTF-8")
+		return Private{}, errs.New(errs.Invalid, fault.InvalidPersona, "persona holds a NUL or is not valid UTF-8")
 	}
 	env, err := appendEnv(organization.Env, environment)
 	if err != nil {
@@ -74,15 +78,16 @@ func Effective(organization Private, persona string, environment map[string]stri
 	return p, nil
 }
 
-// Conversation returns the hierarchy of a conversation, parents first.
-func Conversation(conversation string, p Private) []tree.Node {
-	root := Root(conversation)
-	nodes := []tree.Node{tree.Dir(root)}
+// Conversation returns the hierarchy of a conversation, parents first. It has a quota of its own.
+func Conversation(conversation string, p Private) []agentfs.Node {
+	root := namespace.Home(conversation)
+	nodes := []agentfs.Node{dir(root)}
+	nodes[0].Project = true
 	for i, content := range [][]byte{p.Env, p.Soul, p.Config} {
-		nodes = append(nodes, tree.File(Paths(conversation)[i], content))
+		nodes = append(nodes, file(Paths(conversation)[i], content))
 	}
 	for _, name := range []string{"state", "work", "artifacts", "artifacts/inbound", "artifacts/outbound", "logs"} {
-		nodes = append(nodes, tree.Dir(fmt.Sprintf("%s/%s", root, name)))
+		nodes = append(nodes, dir(root+"/"+name))
 	}
 	return nodes
 }

@@ -8,8 +8,9 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"humanwork.internal/pkg/agentfs"
 	"humanwork.internal/pkg/errs"
-	"humanwork.internal/services/agentfs/internal/tree"
+	"humanwork.internal/services/agentfs/internal/fault"
 )
 
 func TestConfigCarriesHostileValues(t *testing.T) {
@@ -95,11 +96,11 @@ func TestEffectiveRefuses(t *testing.T) {
 		"python": {"PYTHONPATH": "/x"}, "shell start": {"BASH_ENV": "/x"}, "backend": {"TERMINAL_ENV": "ssh"},
 		"NUL": {"A": "a\x00b"}, "bad UTF-8": {"A": "\xff"}, "too long": {"A": strings.Repeat("x", maxValueBytes+1)}, "too many": many,
 	} {
-		if _, err := Effective(Private{}, "", env); !errors.Is(err, errs.Invalid) || !errors.Is(err, tree.ReasonInvalidEnvironment) {
+		if _, err := Effective(Private{}, "", env); !errors.Is(err, errs.Invalid) || !errors.Is(err, fault.InvalidEnvironment) {
 			t.Errorf("%s: got %v, want INVALID_ENVIRONMENT", name, err)
 		}
 	}
-	if _, err := Effective(Private{}, "a\x00b", nil); !errors.Is(err, tree.ReasonInvalidPersona) {
+	if _, err := Effective(Private{}, "a\x00b", nil); !errors.Is(err, fault.InvalidPersona) {
 		t.Errorf("persona with NUL: got %v, want INVALID_PERSONA", err)
 	}
 }
@@ -108,14 +109,14 @@ func TestConversationTree(t *testing.T) {
 	nodes := Conversation("c1", Private{Env: []byte("e"), Soul: []byte("s"), Config: []byte("c")})
 	var got []string
 	for _, n := range nodes {
-		if _, err := tree.Split(n.Path); err != nil {
-			t.Error(err)
-		}
 		kind := "/"
-		if !n.Dir {
+		if n.Mode&agentfs.TypeMask == agentfs.TypeFile {
 			kind = "=" + string(n.Content)
 		}
 		got = append(got, strings.TrimPrefix(n.Path, "/conversations/c1")+kind)
+	}
+	if !nodes[0].Project {
+		t.Error("a conversation has no quota of its own")
 	}
 	want := "/ /.env=e /SOUL.md=s /config.yaml=c /state/ /work/ /artifacts/ /artifacts/inbound/ /artifacts/outbound/ /logs/"
 	if s := strings.Join(got, " "); s != want {

@@ -26,9 +26,10 @@ func Policy() rpc.Policy {
 			routingv1.RoutingService_CreateOrganization_FullMethodName).
 		Allow([]string{rpc.RoleAdmin, rpc.RoleMember},
 			routingv1.RoutingService_CreateConversation_FullMethodName).
-		Allow([]string{rpc.RoleAdmin, rpc.RoleMember, rpc.RoleService + "ingress", rpc.RoleService + "gateway"},
+		Allow([]string{rpc.RoleAdmin, rpc.RoleMember, rpc.RoleService + "ingress", rpc.RoleService + "gateway", rpc.RoleService + "agentfs"},
 			routingv1.RoutingReadService_GetOrganization_FullMethodName,
-			routingv1.RoutingReadService_GetConversation_FullMethodName,
+			routingv1.RoutingReadService_GetConversation_FullMethodName).
+		Allow([]string{rpc.RoleAdmin, rpc.RoleMember, rpc.RoleService + "ingress", rpc.RoleService + "gateway"},
 			routingv1.RoutingReadService_ListConversations_FullMethodName).
 		Allow([]string{rpc.RoleAdmin, rpc.RoleService + "ingress", rpc.RoleService + "gateway"},
 			routingv1.RoutingReadService_GetPlacement_FullMethodName)
