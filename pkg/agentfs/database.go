@@ -117,12 +117,11 @@ func (f *FS) Close() error {
 	close(f.reader.closed)
 	f.writer.turn <- struct{}{}
 	close(f.writer.closed)
-	err := f.reader.disconnect()
-	if f.writer.conn != nil && !f.location.remote() {
-		_, ferr := f.writer.conn.row("PRAGMA journal_mode = DELETE")
-		err = errors.Join(err, ferr)
+	err := errors.Join(f.reader.disconnect(), f.writer.disconnect())
+	if !f.location.remote() {
+		err = errors.Join(err, foldLog(f.location))
 	}
-	return fail("close the AgentFS", "", errors.Join(err, f.writer.disconnect()))
+	return fail("close the AgentFS", "", err)
 }
 
 // Generation names this database: a restored one has another.
