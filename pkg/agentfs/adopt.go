@@ -174,7 +174,7 @@ func inspectConfig(c *conn, extended, whole bool) (int64, error) {
 
 // newModel returns the columns of every table as this package makes them.
 func newModel() (map[string][]string, error) {
-	c, err := dial(Location{Path: "model"}, "memory")
+	c, err := dial(Location{Path: "/model"}, "memory") // no file
 	if err != nil {
 		return nil, err
 	}
