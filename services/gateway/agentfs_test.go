@@ -49,7 +49,7 @@ type fakeAgentFS struct {
 	admit func(*agentfsv1.WriteFileHeader) error
 	// sink swallows data instead of keeping it.
 	sink bool
-	// canceled is told the error of a write that was not completed.
+	// canceled is told what a write that was not completed ended with.
 	canceled chan error
 	// reading is called before each message of a read.
 	reading func(offset int64) error
@@ -130,6 +130,14 @@ func check(file *fakeFile, p *agentfsv1.Precondition) error {
 }
 
 func (f *fakeAgentFS) WriteFile(stream grpc.ClientStreamingServer[agentfsv1.WriteFileRequest, agentfsv1.WriteFileResponse]) error {
+	err := f.write(stream)
+	if err != nil && f.canceled != nil {
+		f.canceled <- err
+	}
+	return err
+}
+
+func (f *fakeAgentFS) write(stream grpc.ClientStreamingServer[agentfsv1.WriteFileRequest, agentfsv1.WriteFileResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
 		return err
@@ -163,9 +171,6 @@ func (f *fakeAgentFS) WriteFile(stream grpc.ClientStreamingServer[agentfsv1.Writ
 			break
 		}
 		if err != nil {
-			if f.canceled != nil {
-				f.canceled <- err
-			}
 			return err
 		}
 		if m.GetHeader() != nil || len(m.GetData()) > 256<<10 || m.GetOrganizationId() != "acme" {

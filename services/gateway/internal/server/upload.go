@@ -47,6 +47,9 @@ func (p *pipe[Req, Resp]) run(r *edge.Request, first *Req) (*Resp, error) {
 	buf := make([]byte, messageBytes)
 	for total := int64(0); ; {
 		n, err := fill(r.Upload, buf)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
 		if total += int64(n); p.limit > 0 && total > p.limit {
 			return nil, tooLarge(p.limit)
 		}
@@ -56,11 +59,8 @@ func (p *pipe[Req, Resp]) run(r *edge.Request, first *Req) (*Resp, error) {
 				return nil, p.refusal(err)
 			}
 		}
-		if errors.Is(err, io.EOF) {
-			return p.answer()
-		}
 		if err != nil {
-			return nil, err
+			return p.answer()
 		}
 	}
 }
