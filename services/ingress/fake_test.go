@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -315,10 +316,19 @@ func (w *world) ListMessages(_ context.Context, r *sessiondbv1.ListMessagesReque
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := &sessiondbv1.ListMessagesResponse{}
+	after, err := strconv.ParseInt("0"+r.GetPageToken(), 10, 64)
+	if err != nil {
+		return nil, errs.New(errs.Invalid, "INVALID_PAGE_TOKEN", "not a token of this list")
+	}
 	for _, row := range w.rows {
-		if row.session == r.GetSessionId() {
-			out.Messages = append(out.Messages, w.message(row))
+		if row.session != r.GetSessionId() || row.id <= after {
+			continue
 		}
+		if len(out.Messages) == int(r.GetPageSize()) {
+			out.NextPageToken = fmt.Sprint(out.Messages[len(out.Messages)-1].GetMessageId())
+			break
+		}
+		out.Messages = append(out.Messages, w.message(row))
 	}
 	return out, nil
 }
