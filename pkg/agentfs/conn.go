@@ -68,11 +68,11 @@ func dial(l Location, mode string) (*conn, error) {
 	}
 	c := &conn{}
 	if c.connector, err = d.OpenConnector(u.String()); err != nil {
-		return nil, fmt.Errorf("open the database: %w", err)
+		return nil, fmt.Errorf("open the database: %w", translate(err))
 	}
 	made, err := c.connector.Connect(context.Background())
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("connect to the database: %w", err), c.closeConnector())
+		return nil, errors.Join(fmt.Errorf("connect to the database: %w", translate(err)), c.closeConnector())
 	}
 	var ok bool
 	if c.driver, ok = made.(interface {
@@ -128,7 +128,7 @@ func (r row) text(i int) string { return string(r.bytes(i)) }
 func (c *conn) exec(query string, args ...any) (int64, error) {
 	result, err := c.driver.ExecContext(context.Background(), query, bind(args))
 	if err != nil {
-		return 0, err
+		return 0, translate(err)
 	}
 	return result.RowsAffected()
 }
@@ -137,14 +137,14 @@ func (c *conn) exec(query string, args ...any) (int64, error) {
 func (c *conn) each(query string, fn func(row) error, args ...any) error {
 	rows, err := c.driver.QueryContext(context.Background(), query, bind(args))
 	if err != nil {
-		return err
+		return translate(err)
 	}
 	values := make(row, len(rows.Columns()))
 	for {
 		if err := rows.Next(values); errors.Is(err, io.EOF) {
 			return rows.Close()
 		} else if err != nil {
-			return errors.Join(err, rows.Close())
+			return errors.Join(translate(err), rows.Close())
 		}
 		if err := fn(values); err != nil {
 			return errors.Join(err, rows.Close())

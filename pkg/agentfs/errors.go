@@ -39,7 +39,6 @@ func fail(op, path string, err error) error {
 	if err == nil {
 		return nil
 	}
-	err = translate(err)
 	var public *Error
 	if errors.As(err, &public) {
 		return err
@@ -61,15 +60,6 @@ func fail(op, path string, err error) error {
 
 // translate gives a driver's error its meaning. The driver has no error types, only SQLite's text.
 func translate(err error) error {
-	for _, known := range []error{ErrNotExist, ErrSchema, ErrForeign, ErrDamaged, ErrBusy, ErrRemote, ErrClosed} {
-		if errors.Is(err, known) {
-			return err
-		}
-	}
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return err
-	}
 	text := err.Error()
 	has := func(parts ...string) bool {
 		for _, p := range parts {
