@@ -18,6 +18,7 @@ import (
 	"humanwork.internal/services/gateway"
 	"humanwork.internal/services/humanwork/internal/hermes"
 	"humanwork.internal/services/humanwork/internal/postgres"
+	"humanwork.internal/services/humanwork/internal/sdks"
 )
 
 // database is the embedded server, or none when the person named an existing one.
@@ -173,11 +174,21 @@ func TestEnvironment(ctx context.Context, s Settings, progress func(string), log
 	if err != nil {
 		return fmt.Errorf("set up Hermes: %w", err)
 	}
+	env := []string{"HUMANWORK_TEST_HERMES=" + installed.Venv()}
+	sdk, err := sdks.Ensure(ctx, s.DataDir, installed.Python(), progress)
+	switch {
+	case errors.Is(err, sdks.ErrPlatform):
+		progress("without the AgentFS SDKs: " + err.Error())
+	case err != nil:
+		return err
+	default:
+		env = append(env, sdk.Environment()...)
+	}
 	server, err := postgres.Start(ctx, postgres.Config{DataDir: filepath.Join(s.DataDir, "test-postgres"), Logger: log})
 	if err != nil {
 		return fmt.Errorf("start Postgres: %w", err)
 	}
 	db := &database{server}
 	defer func() { err = errors.Join(err, db.stop()) }()
-	return run(ctx, []string{"HUMANWORK_TEST_POSTGRES_URL=" + server.URL(), "HUMANWORK_TEST_HERMES=" + installed.Venv()})
+	return run(ctx, append(env, "HUMANWORK_TEST_POSTGRES_URL="+server.URL()))
 }

@@ -17,9 +17,11 @@ import (
 func testenvCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "testenv -- COMMAND [ARGUMENT...]",
-		Short: "Run a command with a Postgres server and Hermes for tests",
-		Long: `Run a command with HUMANWORK_TEST_POSTGRES_URL and HUMANWORK_TEST_HERMES set. Both are set up
-in the data directory when missing. The exit status is the command's.`,
+		Short: "Run a command with a Postgres server, Hermes and the AgentFS SDKs for tests",
+		Long: `Run a command with HUMANWORK_TEST_POSTGRES_URL, HUMANWORK_TEST_HERMES and, of the AgentFS SDKs,
+HUMANWORK_TEST_AGENTFS_PYTHON (an interpreter) and HUMANWORK_TEST_AGENTFS_NODE (a directory with
+bin/node and node_modules) set. All are set up in the data directory when missing. The exit status
+is the command's.`,
 		Example: `  humanwork testenv -- go test ./services/ingress/...`,
 		Args:    cobra.MinimumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
