@@ -34,7 +34,7 @@ func hasFiles(t turn.Turn) bool {
 // keepFiles writes the blocks' inline data to files, holds all files of the turn, and completes the
 // submission: what it stores has no data. A call that is repeated after a crash writes nothing
 // twice: the same bytes are the same file.
-func (s *Server) keepFiles(ctx context.Context, sub store.Submission, blocks [][]block.Block) error {
+func (s *Server) keepFiles(ctx context.Context, sub store.Submission, blocks [][]block.Block) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, filesDeadline)
 	defer cancel()
 	c := sub.Conversation
@@ -46,13 +46,30 @@ func (s *Server) keepFiles(ctx context.Context, sub store.Submission, blocks [][
 			uris, paths = append(uris, uri), append(paths, path)
 		}
 	}
+	writes := false
+	for i, list := range blocks {
+		for j, b := range list {
+			if b.URI != "" {
+				hold(b.URI, b.FilePath)
+				sub.Messages[i].Blocks[j].File = &turn.File{URI: b.URI}
+			}
+			writes = writes || b.Inline != nil
+		}
+	}
+	if writes && len(uris) > 0 {
+		// A turn that is refused for a file it names must not leave one of its own.
+		if _, err := s.cfg.Files.HoldAll(ctx, c, sub.TurnID, uris); err != nil {
+			return fromHold(err, paths)
+		}
+		defer func() {
+			if err != nil {
+				s.cfg.Queue.Release(c, sub.TurnID)
+			}
+		}()
+	}
 	for i, list := range blocks {
 		for j, b := range list {
 			out := &sub.Messages[i].Blocks[j]
-			if b.URI != "" {
-				hold(b.URI, b.FilePath)
-				out.File = &turn.File{URI: b.URI}
-			}
 			if b.Inline == nil {
 				continue
 			}
