@@ -75,6 +75,7 @@ func F2(t harness.T) string {
 		t.Errorf("refused requests changed the AgentFS:\n%s", changes(before, after))
 	}
 	swaps := r.swapped()
+	r.literals()
 	r.conditions()
 	r.quotas()
 	began := time.Now()
@@ -125,7 +126,7 @@ func (r *refusals) settle(org, other string) {
 		{Path: work + "to-sibling", Mode: 0o120777, Target: "../../sibling/work"}, {Path: work + "to-root", Mode: 0o120777, Target: "/"},
 		{Path: work + "to-file", Mode: 0o120777, Target: "dir/file.txt"}, {Path: work + "to-dir", Mode: 0o120777, Target: "dir"},
 		{Path: work + "loop", Mode: 0o120777, Target: "loop"}, {Path: work + "dangling", Mode: 0o120777, Target: "nowhere"},
-		{Path: work + "fifo", Mode: 0o010644}, {Path: work + "socket", Mode: 0o140755},
+		{Path: work + "character-device", Mode: 0o020666}, {Path: work + "block-device", Mode: 0o060666}, {Path: work + "fifo", Mode: 0o010644}, {Path: work + "socket", Mode: 0o140755},
 		{Path: work + "sub", Mode: dir}, {Path: work + "sub/up", Mode: 0o120777, Target: "../.."},
 		{Path: "/conversations/own/artifacts/outbound/to-state", Mode: 0o120777, Target: "../../state"},
 		{Path: "/conversations/own/state/planted.db", Mode: 0o100600, Content: secret}, {Path: "/memory/planted.md", Mode: 0o100600, Content: secret},
@@ -209,6 +210,29 @@ func (r *refusals) refused(what string, a harness.Answer, err error, reasons ...
 	}
 }
 
+// literal are paths that lead out only for a reader that decodes twice, or for another system's: here they are odd names.
+var literal = map[string]string{
+	"workspace/%252e%252e/.env": "workspace/%2e%2e/.env", "workspace/%252e%252e%252f.env": "workspace/%2e%2e%2f.env", "workspace/..%252f.env": "workspace/..%2f.env",
+	"workspace/..%5c.env": `workspace/..\.env`, "workspace/..;/.env": "workspace/..;/.env", "workspace/%EF%BC%8E%EF%BC%8E/.env": "workspace/\uff0e\uff0e/.env",
+}
+
+// literals writes to such paths, which makes files of exactly these names.
+func (r *refusals) literals() {
+	r.t.Helper()
+	for path, name := range literal {
+		a, err := r.member.Wire(r.ctx, http.MethodPut, r.own.Path()+"/files/"+path, nil, "written")
+		if err != nil || a.Status != http.StatusCreated {
+			r.t.Errorf("PUT %q = %d %.100q (%v), want 201", path, a.Status, a.Body, err)
+		}
+		if files, _, err := r.member.Files(r.ctx, r.own, name); err != nil || len(files) != 1 || files[0].Path != name {
+			r.t.Errorf("PUT %q: the list has %+v (%v), want %q", path, files, err, name)
+		}
+		if _, err := r.member.DeleteFile(r.ctx, r.own, name, nil); err != nil {
+			r.t.Errorf("remove %q: %v", name, err)
+		}
+	}
+}
+
 // traversal spells ways out of the roots, for every method.
 func (r *refusals) traversal() {
 	r.t.Helper()
@@ -217,9 +241,8 @@ func (r *refusals) traversal() {
 	for _, path := range []string{
 		"workspace/../.env", "workspace/../../sibling/work/only-sibling.txt", "workspace/..", "workspace/.", "workspace/./dir/file.txt", "workspace/dir/../dir/file.txt",
 		"workspace/%2e%2e/.env", "workspace/%2E%2E/.env", "workspace/.%2e/.env", "workspace/%2e./SOUL.md", "workspace/..%2f.env", "workspace/..%2F.env", "workspace%2f..%2f.env",
-		"workspace%2F..%2Fconfig.yaml", "..%2f.env", "%2e%2e%2f.env", "workspace/%252e%252e/.env", "workspace/%252e%252e%252f.env", "workspace/..%252f.env",
-		"workspace/..%5c.env", `workspace\..\.env`, "workspace/%c0%ae%c0%ae/.env", "workspace/..%c0%af.env", "workspace/%e0%80%ae%e0%80%ae/.env", "workspace/%ff", "workspace/%u002e%u002e/.env",
-		"workspace/..;/.env", "workspace/..%00/.env", "workspace/a%00b", "workspace/%00", "workspace/only-own.txt%00.png", "workspace/only-own.txt/", "workspace//only-own.txt",
+		"workspace%2F..%2Fconfig.yaml", "..%2f.env", "%2e%2e%2f.env", `workspace\..\.env`, "workspace/%c0%ae%c0%ae/.env", "workspace/..%c0%af.env", "workspace/%e0%80%ae%e0%80%ae/.env", "workspace/%ff", "workspace/%u002e%u002e/.env",
+		"workspace/..%00/.env", "workspace/a%00b", "workspace/%00", "workspace/only-own.txt%00.png", "workspace/only-own.txt/", "workspace//only-own.txt",
 		"workspace/dir%2ffile.txt", "workspace/dir%2Ffile.txt", "/workspace/only-own.txt", "%2fworkspace/only-own.txt", "/etc/passwd", "%2fetc%2fpasswd", "file:///workspace/only-own.txt",
 		"", "workspace", "workspace/", "artifacts", "artifacts/", "artifacts/inbound", "artifacts/inbound/", "artifacts/other/x", "artifacts/../.env", "artifacts/x",
 		".env", "SOUL.md", "config.yaml", "state/state.db", "state/planted.db", "logs/x", "work/only-own.txt", "memory/planted.md", "skills/planted.md", "../.env", "../../../.env",
@@ -234,6 +257,12 @@ func (r *refusals) traversal() {
 			a, err := r.member.Wire(r.ctx, method, base+path, nil, body)
 			r.refused(fmt.Sprintf("%s %.80q", method, path), a, err, "INVALID_PATH", "FILE_NOT_FOUND", "NOT_A_FILE", "ROUTE_NOT_FOUND", "METHOD_NOT_ALLOWED", "UNKNOWN_PARAMETER",
 				"INVALID_UNICODE", "INVALID_PARAMETER", "INVALID_URL")
+		}
+	}
+	for path := range literal {
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodDelete} {
+			a, err := r.member.Wire(r.ctx, method, base+path, nil, "")
+			r.refused(fmt.Sprintf("%s %.80q", method, path), a, err, "FILE_NOT_FOUND")
 		}
 	}
 	for _, prefix := range []string{"../", "workspace/../", "workspace/../../", "state/", ".env", "/", "memory", "conversations/", "workspace/%2e%2e/", "artifacts/../", "workspace/\x00", "workspace/dir/../../"} {

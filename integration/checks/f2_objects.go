@@ -28,7 +28,7 @@ func (r *refusals) blocks() {
 		"file:///workspace/only-own.txt%00", "file:///workspace/%c0%ae%c0%ae/.env", `file:///workspace\\..\\.env`, "file:///etc/passwd", "file:///proc/self/environ", "file:///artifacts/only",
 		"file:///artifacts/inbound", "file:///artifacts/other/x", "file:///artifacts/outbound/to-state/planted.db", "file:///workspace/to-env", "file:///workspace/to-file",
 		"file:///workspace/to-dir/file.txt", "file:///workspace/to-sibling/only-sibling.txt", "file:///workspace/to-root/etc", "file:///workspace/loop", "file:///workspace/loop/x",
-		"file:///workspace/dangling", "file:///workspace/fifo", "file:///workspace/socket", "file:///workspace/dir", "file:///workspace/none", "file:///workspace/only-sibling.txt",
+		"file:///workspace/dangling", "file:///workspace/fifo", "file:///workspace/socket", "file:///workspace/character-device", "file:///workspace/block-device", "file:///workspace/dir", "file:///workspace/none", "file:///workspace/only-sibling.txt",
 		"file:///.env", "file:///SOUL.md", "file:///config.yaml", "file:///state/planted.db", "file:///memory/planted.md", "file:///conversations/own/.env",
 		"file:///workspace/sub/up/.env", "file:///workspace/\u00e9", " file:///workspace/only-own.txt", "file:///workspace/only-own.txt ", "file:///workspace/" + strings.Repeat("n", 256),
 	} {
@@ -63,6 +63,7 @@ func (r *refusals) objects() {
 		"workspace/sub/up/.env": {"SYMLINK_REFUSED"}, "workspace/loop/x": {"SYMLINK_REFUSED"}, "workspace/dangling/x": {"SYMLINK_REFUSED"},
 		"artifacts/outbound/to-state/planted.db": {"SYMLINK_REFUSED"},
 		"workspace/fifo":                         {"NOT_A_FILE"}, "workspace/socket": {"NOT_A_FILE"}, "workspace/dir": {"NOT_A_FILE"},
+		"workspace/character-device": {"NOT_A_FILE"}, "workspace/block-device": {"NOT_A_FILE"},
 		"workspace/fifo/x": {"NOT_A_FILE", "FILE_NOT_FOUND"}, "workspace/only-own.txt/x": {"NOT_A_FILE", "FILE_NOT_FOUND"},
 	} {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete} {
@@ -80,26 +81,6 @@ func (r *refusals) objects() {
 	}
 	if want := []string{"artifacts/outbound/out.txt", "workspace/dir/file.txt", "workspace/only-own.txt"}; !slices.Equal(got, want) {
 		r.t.Errorf("the list is %q, want the regular files %q", got, want)
-	}
-	r.devices()
-}
-
-// devices come with a database from outside, if at all.
-func (r *refusals) devices() {
-	r.t.Helper()
-	for name, mode := range map[string]uint32{"a character device": 0o020666, "a block device": 0o060666} {
-		copied, err := r.Export(r.ctx, r.own.Organization)
-		if err != nil {
-			r.t.Fatalf("%v", err)
-		}
-		if err := r.Plant(r.ctx, copied, harness.Planted{Path: "/conversations/own/work/device", Mode: mode}); err != nil {
-			r.t.Fatalf("plant %s: %v", name, err)
-		}
-		r.requests++
-		err = r.Restore(r.ctx, r.own.Organization, copied)
-		if harness.ReasonOf(err) != "AGENTFS_DAMAGED" {
-			r.t.Errorf("restore a database with %s = %v, want AGENTFS_DAMAGED", name, err)
-		}
 	}
 }
 
