@@ -47,6 +47,8 @@ type fakeAgentFS struct {
 	calls  []string // of the methods, with the paths
 	// admit is asked about the header of a write before its data is taken.
 	admit func(*agentfsv1.WriteFileHeader) error
+	// received is called with the data of each message of a write.
+	received func([]byte)
 	// sink swallows data instead of keeping it.
 	sink bool
 	// canceled is told what a write that was not completed ended with.
@@ -175,6 +177,9 @@ func (f *fakeAgentFS) write(stream grpc.ClientStreamingServer[agentfsv1.WriteFil
 		}
 		if m.GetHeader() != nil || len(m.GetData()) > 256<<10 || m.GetOrganizationId() != "acme" {
 			return errs.New(errs.Invalid, "TEST", "got a message with a header, over 256 KiB or without ids")
+		}
+		if f.received != nil {
+			f.received(m.GetData())
 		}
 		if size += int64(len(m.GetData())); !f.sink {
 			content.Write(m.GetData())

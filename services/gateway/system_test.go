@@ -80,7 +80,8 @@ func TestCapabilities(t *testing.T) {
 	w := start(t, &fakes{})
 	got := w.call(t, "GET", "/v1/capabilities", "").json(t)
 	limits, _ := got["limits"].(map[string]any)
-	if got["apiVersion"] != "v1" || limits["jsonBodyBytes"] != "16777216" || limits["waitSeconds"] != 300.0 || limits["heartbeatSeconds"] != 15.0 {
+	if got["apiVersion"] != "v1" || limits["jsonBodyBytes"] != "16777216" || limits["waitSeconds"] != 300.0 || limits["heartbeatSeconds"] != 15.0 ||
+		limits["fileBytes"] != "5368709120" || limits["attachmentBytes"] != "268435456" || limits["filePathBytes"] != 4096.0 || limits["fileNameBytes"] != 255.0 {
 		t.Errorf("got %v, want v1 with the limits", got)
 	}
 	wantProblem(t, w.call(t, "GET", "/v1/capabilities", "", noToken), http.StatusUnauthorized, "TOKEN_MISSING")

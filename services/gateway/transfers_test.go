@@ -262,7 +262,8 @@ func TestSlowTransfersSurvive(t *testing.T) {
 	const timeout, steps = 400 * time.Millisecond, 12
 	pace := time.NewTicker(timeout / 8)
 	t.Cleanup(pace.Stop)
-	w := start(t, &fakes{agentfs: fakeAgentFS{reading: func(int64) error { <-pace.C; return nil }}},
+	messages := make(chan int, steps)
+	w := start(t, &fakes{agentfs: fakeAgentFS{reading: func(int64) error { <-pace.C; return nil }, received: func(data []byte) { messages <- len(data) }}},
 		func(c *gateway.Config) { c.BodyTimeout, c.WriteTimeout, c.RequestTimeout = timeout, timeout, timeout })
 	begin := time.Now()
 	conn, in := w.upload(t, fmt.Sprintf("Content-Length: %d\r\n", steps))
@@ -272,6 +273,9 @@ func TestSlowTransfersSurvive(t *testing.T) {
 	}
 	if got := readAnswer(t, in); got.status != http.StatusCreated || time.Since(begin) < timeout {
 		t.Errorf("upload: got %d %s after %v, want 201 after more than %v", got.status, got.body, time.Since(begin), timeout)
+	}
+	if n := len(messages); n < 2 {
+		t.Errorf("upload: agentfs got all in %d messages, want them while the body arrives", n)
 	}
 	const size = steps * 256 << 10
 	w.agentfs.put("workspace/d", fakeFile{size: size})

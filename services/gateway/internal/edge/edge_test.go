@@ -110,7 +110,7 @@ func TestAccepts(t *testing.T) {
 }
 
 func TestMalformedPatternsAreRefused(t *testing.T) {
-	for _, pattern := range []string{"x", "/a/{b", "/{a}{b}", "/{a b}"} {
+	for _, pattern := range []string{"x", "/a/{b", "/{a}{b}", "/{a b}", "/{path...}/x"} {
 		if _, err := New(Config{Registry: prometheus.NewRegistry()}, []*Route{{Method: "GET", Pattern: pattern}}); err == nil {
 			t.Errorf("pattern %q: got no error", pattern)
 		}

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -136,7 +137,7 @@ func (s *Server) export(w http.ResponseWriter, r *edge.Request) error {
 	w.WriteHeader(http.StatusOK)
 	for sent := int64(0); ; {
 		err := receive()
-		if sent == size && err == io.EOF {
+		if sent == size && errors.Is(err, io.EOF) {
 			return nil
 		}
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc"
 
@@ -15,8 +16,12 @@ import (
 	"humanwork.internal/services/gateway/internal/problem"
 )
 
-// messageBytes is the data of one message to or from agentfs.
-const messageBytes = 256 << 10
+const (
+	// messageBytes is the most data of one message to or from agentfs.
+	messageBytes = 256 << 10
+	// patience is how long bytes of a slow body wait for more: agentfs must see that it progresses.
+	patience = 250 * time.Millisecond
+)
 
 // pipe sends a body on as the data of a stream's messages, one message's worth in memory.
 type pipe[Req, Resp any] struct {
@@ -65,12 +70,19 @@ func (p *pipe[Req, Resp]) run(r *edge.Request, first *Req) (*Resp, error) {
 	}
 }
 
-// fill reads until buf is full; an error says why it is not.
+// fill reads until buf is full, or not empty and out of patience; an error says why there is no more.
 func fill(r io.Reader, buf []byte) (n int, err error) {
+	var began time.Time
 	for n < len(buf) && err == nil {
 		var k int
-		k, err = r.Read(buf[n:])
-		n += k
+		if k, err = r.Read(buf[n:]); k == 0 {
+			continue
+		}
+		if n += k; began.IsZero() {
+			began = time.Now()
+		} else if time.Since(began) > patience {
+			break
+		}
 	}
 	return n, err
 }
