@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"humanwork.internal/pkg/agentfs"
@@ -160,6 +161,10 @@ func (s *Server) RestoreOrganization(stream grpc.ClientStreamingServer[agentfsv1
 // receiveCopy writes the stream's data to w until the client closes its side.
 func (s *Server) receiveCopy(ctx context.Context, stream grpc.ClientStreamingServer[agentfsv1.RestoreOrganizationRequest, agentfsv1.RestoreOrganizationResponse],
 	first *agentfsv1.RestoreOrganizationRequest, w io.Writer) error {
+	// A client may wait for this before it sends what may be large.
+	if err := stream.SendHeader(metadata.MD{}); err != nil {
+		return err
+	}
 	size := int64(0)
 	write := func(data []byte) error {
 		size += int64(len(data))
