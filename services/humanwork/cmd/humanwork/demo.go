@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"path/filepath"
 	"strings"
 
@@ -14,14 +15,16 @@ import (
 
 	"humanwork.internal/pkg/app"
 	"humanwork.internal/services/humanwork"
+	"humanwork.internal/services/humanwork/internal/restapi"
 )
 
 func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "One real turn from start to end, then stop",
+		Short: "Two real turns from start to end, then stop",
 		Long: `Set up what is missing, start every service, create an organization and a conversation, send a
-text to the real Hermes, print its reply, the transcript and the phase timings, and stop. The demo keeps its
+text, and then an attachment with a caption, to the real Hermes, print its replies with the phase
+timings, the transcript, the files and what the ledger has of them, and stop. The demo keeps its
 state in the directory "demo" of the data directory, so it runs beside "humanwork run".`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -40,7 +43,9 @@ state in the directory "demo" of the data directory, so it runs beside "humanwor
 			opt := humanwork.Options{Settings: s, SharedDir: shared, Progress: progress,
 				Logger: app.NewLogger("humanwork").WithOptions(zap.IncreaseLevel(zap.WarnLevel))} // the output is the demo
 			err = humanwork.Run(ctx, opt, func(a humanwork.Address) {
-				result = demo(ctx, client{a}, cmd.OutOrStdout())
+				d := demo{ctx: ctx, out: cmd.OutOrStdout(), Client: restapi.Client{BaseURL: a.BaseURL, Token: a.Token},
+					conv: restapi.Conversation{Organization: "demo", ID: "demo-" + strings.ToLower(rand.Text()[:8])}}
+				result = d.run(a.Model)
 				stop()
 			})
 			return errors.Join(result, err)
@@ -50,7 +55,7 @@ state in the directory "demo" of the data directory, so it runs beside "humanwor
 	return cmd
 }
 
-// The parts of the API's answers that the demo shows; api names are the public contract's.
+// The parts of the API's answers that the demo shows; names are the public contract's.
 type (
 	locator struct {
 		SessionID string `json:"sessionId"`
@@ -71,65 +76,140 @@ type (
 	}
 	transcript struct {
 		Messages []struct {
-			Locator locator `json:"locator"`
-			Role    string  `json:"role"`
-			Text    string  `json:"text"`
+			Locator    locator             `json:"locator"`
+			Role       string              `json:"role"`
+			Text       string              `json:"text"`
+			Attachment *restapi.Attachment `json:"attachment"`
 		} `json:"messages"`
 	}
 )
 
-const demoText = "Hello, Hermes. Which model answers me, and where does my text go?"
+const (
+	demoText       = "Hello, Hermes. Which model answers me, and where does my text go?"
+	demoCaption    = "And once more, now that you are warm: please keep this report with our conversation."
+	demoAttachment = "Q3 report, final.txt"
+	demoReport     = "Figures of the third quarter\n\nNorth  1,204\nSouth    987\nWest     655\n"
+)
 
-func demo(ctx context.Context, c client, out io.Writer) error {
-	const organization = "demo"
-	conversation := "demo-" + strings.ToLower(rand.Text()[:8])
-	base := "/v1/organizations/" + organization + "/conversations/" + conversation
-	fmt.Fprintf(out, "Model         %s\n", c.Model)
-	if err := c.call(ctx, "POST", "/v1/organizations", nil, map[string]string{"organizationId": organization}, &struct{}{}); err != nil {
+// demo is a product's view of the API.
+type demo struct {
+	restapi.Client
+	ctx  context.Context
+	out  io.Writer
+	conv restapi.Conversation
+}
+
+func (d *demo) run(model string) error {
+	fmt.Fprintf(d.out, "Model         %s\n", model)
+	if err := d.create(); err != nil {
 		return err
+	}
+	fmt.Fprintf(d.out, "\n> %s\n", demoText)
+	if err := d.turn("demo-1", textBlock(demoText)); err != nil {
+		return err
+	}
+	stored, err := d.Attach(d.ctx, d.conv, demoAttachment, strings.NewReader(demoReport), int64(len(demoReport)))
+	if err != nil {
+		return fmt.Errorf("store the attachment: %w", err)
+	}
+	a := stored.Value
+	fmt.Fprintf(d.out, "\nAttachment    %s\n              %s, %d bytes, SHA-256 %s\n", a.URI, a.MimeType, a.Size, a.SHA256)
+	fmt.Fprintln(d.out, "              An agent's own files are memory for now: Hermes gets the block, and cannot open the file yet.")
+	fmt.Fprintf(d.out, "\n> %s\n> %s\n", demoCaption, a.Block)
+	if err := d.turn("demo-2", textBlock(demoCaption), a.Block); err != nil {
+		return err
+	}
+	return errors.Join(d.transcript(), d.files(), d.timeline())
+}
+
+func (d *demo) create() error {
+	organization := map[string]string{"organizationId": d.conv.Organization}
+	if err := d.Call(d.ctx, http.MethodPost, "/v1/organizations", nil, organization, nil); err != nil {
+		return fmt.Errorf("create the organization: %w", err)
 	}
 	var created struct {
 		SessionID string `json:"sessionId"`
 	}
-	if err := c.call(ctx, "POST", "/v1/organizations/"+organization+"/conversations", nil, map[string]string{"conversationId": conversation}, &created); err != nil {
-		return err
+	conversations := restapi.Conversation{Organization: d.conv.Organization}.Path() + "/conversations"
+	if err := d.Call(d.ctx, http.MethodPost, conversations, nil, map[string]string{"conversationId": d.conv.ID}, &created); err != nil {
+		return fmt.Errorf("create the conversation: %w", err)
 	}
-	fmt.Fprintf(out, "Conversation  %s, native session %s\n", conversation, created.SessionID)
-	for i, text := range []string{demoText, "And once more, now that you are warm."} {
-		fmt.Fprintf(out, "\n> %s\n", text)
-		body := map[string]any{"messages": []any{map[string]any{"blocks": []any{map[string]string{"type": "text", "text": text}}}}}
-		var t turn
-		if err := c.call(ctx, "POST", base+"/turns", map[string]string{"Idempotency-Key": fmt.Sprintf("demo-%d", i)}, body, &t); err != nil {
-			return err
-		}
-		if err := c.call(ctx, "GET", base+"/turns/"+t.TurnID+"?wait=120s", nil, nil, &t); err != nil {
-			return err
-		}
-		if t.State != "REPLIED" {
-			if t.Error != nil {
-				return fmt.Errorf("turn %s ended %s: %s: %s", t.TurnID, t.State, t.Error.Reason, t.Error.Message)
-			}
-			return fmt.Errorf("turn %s is %s, want REPLIED", t.TurnID, t.State)
-		}
-		for _, r := range t.Replies {
-			fmt.Fprintf(out, "< %s\n", r.Text)
-			fmt.Fprintf(out, "  %s, locator (%s, %s)\n", t.State, r.Locator.SessionID, r.Locator.MessageID)
-		}
-		fmt.Fprint(out, "  timings")
-		for _, phase := range []string{"acceptToAttachMs", "coldAdmissionMs", "firstModelRequestMs", "modelToolLoopMs", "persistDeliverMs"} {
-			if ms, ok := t.Timings[phase]; ok {
-				fmt.Fprintf(out, "  %s %.1f", phase, ms)
-			}
-		}
-		fmt.Fprintln(out)
+	fmt.Fprintf(d.out, "Conversation  %s, native session %s\n", d.conv.ID, created.SessionID)
+	return nil
+}
+
+func textBlock(text string) any { return map[string]string{"type": "text", "text": text} }
+
+// turn sends one message and shows what became of it.
+func (d *demo) turn(key string, blocks ...any) error {
+	body := map[string]any{"messages": []any{map[string]any{"blocks": blocks}}}
+	var t turn
+	turns := d.conv.Path() + "/turns"
+	if err := d.Call(d.ctx, http.MethodPost, turns, http.Header{"Idempotency-Key": {key}}, body, &t); err != nil {
+		return fmt.Errorf("send a turn: %w", err)
 	}
+	if err := d.Call(d.ctx, http.MethodGet, turns+"/"+t.TurnID+"?wait=120s", nil, nil, &t); err != nil {
+		return fmt.Errorf("wait for turn %s: %w", t.TurnID, err)
+	}
+	if t.State != "REPLIED" {
+		if t.Error != nil {
+			return fmt.Errorf("turn %s ended %s: %s: %s", t.TurnID, t.State, t.Error.Reason, t.Error.Message)
+		}
+		return fmt.Errorf("turn %s is %s, want REPLIED", t.TurnID, t.State)
+	}
+	for _, r := range t.Replies {
+		fmt.Fprintf(d.out, "< %s\n", r.Text)
+		fmt.Fprintf(d.out, "  %s, locator (%s, %s)\n", t.State, r.Locator.SessionID, r.Locator.MessageID)
+	}
+	fmt.Fprint(d.out, "  timings")
+	for _, phase := range []string{"acceptToAttachMs", "coldAdmissionMs", "firstModelRequestMs", "modelToolLoopMs", "persistDeliverMs"} {
+		if ms, ok := t.Timings[phase]; ok {
+			fmt.Fprintf(d.out, "  %s %.1f", phase, ms)
+		}
+	}
+	fmt.Fprintln(d.out)
+	return nil
+}
+
+func (d *demo) transcript() error {
 	var tr transcript
-	if err := c.call(ctx, "GET", base+"/transcript", nil, nil, &tr); err != nil {
-		return err
+	if err := d.Call(d.ctx, http.MethodGet, d.conv.Path()+"/transcript", nil, nil, &tr); err != nil {
+		return fmt.Errorf("read the transcript: %w", err)
 	}
-	fmt.Fprintln(out, "\nTranscript")
+	fmt.Fprintln(d.out, "\nTranscript")
 	for _, m := range tr.Messages {
-		fmt.Fprintf(out, "  %4s  %-9s  %s\n", m.Locator.MessageID, m.Role, strings.ReplaceAll(m.Text, "\n", "\n                   "))
+		id, role, text := m.Locator.MessageID, m.Role, m.Text
+		if m.Attachment != nil {
+			id, role, text = "-", "file", m.Attachment.URI
+		}
+		fmt.Fprintf(d.out, "  %4s  %-9s  %s\n", id, role, strings.ReplaceAll(text, "\n", "\n                   "))
+	}
+	return nil
+}
+
+func (d *demo) files() error {
+	fmt.Fprintln(d.out, "\nFiles")
+	for page, err := range d.Files(d.ctx, d.conv, restapi.Listing{}) {
+		if err != nil {
+			return fmt.Errorf("list the files: %w", err)
+		}
+		for _, f := range page.Files {
+			fmt.Fprintf(d.out, "  %6d bytes  version %s  %s\n", f.Value.Size, f.Value.Version, f.Value.Path)
+		}
+	}
+	return nil
+}
+
+func (d *demo) timeline() error {
+	fmt.Fprintln(d.out, "\nTimeline")
+	for page, err := range d.Timeline(d.ctx, d.conv, "", 0) {
+		if err != nil {
+			return fmt.Errorf("read the timeline: %w", err)
+		}
+		for _, r := range page.Records {
+			v := r.Value
+			fmt.Fprintf(d.out, "  %4d  %s  %-28s  %-8s  %s\n", v.Position, v.Time.Local().Format("15:04:05.000"), v.Actor, v.Action, v.Path)
+		}
 	}
 	return nil
 }
