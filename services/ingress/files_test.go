@@ -384,6 +384,42 @@ func TestFilesAfterTakeover(t *testing.T) {
 	eventually(t, "the release", func() error { return w.disk.releasedOnce(id) })
 }
 
+// While agentfs is away a turn whose files are needed waits as accepted: it can be cancelled at once,
+// and outlives the instance that accepted it.
+func TestInstanceDiesWithoutAgentFS(t *testing.T) {
+	url, w := testkit.Postgres(t), newWorld(t)
+	echoes, began, release := gated()
+	defer release()
+	w.hermes = echoes
+	dies := start(t, url, w)
+	first := dies.submit(t, "c1", "first").GetTurnId()
+	<-began
+	id := dies.send(t, blocks("c1", "", string(textBlock("look")), image(planted))).GetTurnId()
+	withdrawn := dies.send(t, blocks("c1", "", image(planted))).GetTurnId()
+	w.disk.fail(errs.New(errs.Unavailable, "UNAVAILABLE", "down"))
+	release()
+	wantReply(t, dies.wait(t, "c1", first), "echo: first")
+	eventually(t, "attempts", func() error {
+		if n := w.disk.count("hold " + id); n < 3 {
+			return fmt.Errorf("%d attempts", n)
+		}
+		return nil
+	})
+	m, err := dies.CancelTurn(t.Context(), &ingressv1.CancelTurnRequest{OrganizationId: org, ConversationId: "c1", TurnId: withdrawn})
+	if err != nil || m.GetTurn().GetState() != cancelled {
+		t.Errorf("CancelTurn = %v, %v", m, err)
+	}
+	if got := query[string](t, url, "SELECT state FROM ingress.turn WHERE turn_id = $1", id); got != "ACCEPTED" {
+		t.Errorf("the turn is %s without agentfs, want ACCEPTED", got)
+	}
+	dies.stop()
+	lives := start(t, url, w)
+	w.disk.fail(nil)
+	wantReply(t, lives.wait(t, "c1", id), "echo: look")
+	w.once(t, []string{"first", "look"})
+	eventually(t, "the release", func() error { return w.disk.releasedOnce(id) })
+}
+
 // A message of nothing but links ends without a reply, and says why.
 func TestOnlyLinks(t *testing.T) {
 	w := newWorld(t)

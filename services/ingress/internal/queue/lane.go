@@ -67,9 +67,11 @@ func (q *Queue) begins(l *lane, r turn.Run) {
 }
 
 // claim returns the conversation's next turn, RUNNING, or nil if there is none for this instance.
-// Until the place's services can be reached the turn stays accepted and nothing is locked.
+// Until the place's services can be reached, and the turn's files are ready, the turn stays accepted
+// and nothing is locked: it can be cancelled, and whoever takes over from this instance claims it.
 func (q *Queue) claim(c turn.Conversation) *turn.Run {
 	var pause wake.Backoff
+	var ready turn.Run // its files are
 	for q.ctx.Err() == nil {
 		p, err := q.cfg.Directory.Locate(q.ctx, c)
 		if err == nil {
@@ -88,7 +90,7 @@ func (q *Queue) claim(c turn.Conversation) *turn.Run {
 			continue
 		}
 		var upstream error
-		claimed, err := q.cfg.Store.Claim(q.ctx, c, instance, func(ctx context.Context) (store.Placed, error) {
+		claimed, err := q.cfg.Store.Claim(q.ctx, c, instance, ready.TurnID, func(ctx context.Context) (store.Placed, error) {
 			// The conversation is locked: acceptance waits for this call.
 			ctx, cancel := context.WithTimeout(ctx, q.cfg.ClaimDeadline)
 			defer cancel()
@@ -99,7 +101,17 @@ func (q *Queue) claim(c turn.Conversation) *turn.Run {
 		switch {
 		case err == nil:
 			q.cfg.Readers.Publish(c, turn.Event{Sequence: claimed.Sequence, Type: turn.EventStarted, TurnID: claimed.Run.TurnID, Created: time.Now().UTC()})
+			if claimed.Run.TurnID == ready.TurnID {
+				claimed.Run.Blocks, claimed.Run.Ready, claimed.Run.Problem = ready.Blocks, true, ready.Problem
+			}
 			return &claimed.Run
+		case errors.Is(err, store.ErrFilesFirst):
+			ready = claimed.Run
+			if err := q.ready(&ready); err != nil {
+				q.fault("make the turn's files ready", c, ready.TurnID, err)
+				ready = turn.Run{}
+				_ = pause.Pause(q.ctx)
+			}
 		case upstream != nil:
 			q.fault("ask for the session's watermark", c, "", err)
 			q.cfg.Directory.Forget(c)
@@ -185,19 +197,16 @@ func (q *Queue) settle(r turn.Run, prompt bool, l *lane) (more, ended bool) {
 	}
 	var timings turn.Timings
 	waited, dispatched := false, func() {}
-	if uris := turn.FileURIs(r.Blocks); uris != nil {
+	if r.Ready || turn.FileURIs(r.Blocks) != nil {
 		dispatched = sync.OnceFunc(func() { q.Release(r.Conversation, r.TurnID) })
 		if prompt {
-			var d *outcome.Decision
 			var ok bool
-			if d, waited, ok = q.prepare(&r, uris); !ok {
+			if waited, ok = q.prepare(&r); !ok {
 				return q.ctx.Err() == nil, false
 			}
-			if d != nil {
-				more, ended = q.end(store.Ending{Run: r, Decision: *d, Rows: outcome.Rows{End: r.Watermark}})
-				if ended {
-					dispatched()
-				}
+			if r.CancelRequested || r.Problem != nil {
+				more, ended = q.end(unsent(r))
+				dispatched()
 				return more, ended
 			}
 		}

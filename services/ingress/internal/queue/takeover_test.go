@@ -39,7 +39,7 @@ func (w *world) did(call string) {
 	w.calls = append(w.calls, call)
 }
 
-func (w *world) Claim(ctx context.Context, _ turn.Conversation, instance int32, place func(context.Context) (store.Placed, error)) (store.Claimed, error) {
+func (w *world) Claim(ctx context.Context, _ turn.Conversation, instance int32, _ string, place func(context.Context) (store.Placed, error)) (store.Claimed, error) {
 	if _, err := place(ctx); err != nil {
 		return store.Claimed{}, err
 	}

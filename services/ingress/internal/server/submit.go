@@ -114,7 +114,8 @@ func (s *Server) accept(ctx context.Context, sub store.Submission, whole [][]byt
 		return a, nil
 	}
 	if a.Claimed != nil && whole != nil {
-		// What was cut out is still here, and need not be read back.
+		// The files were checked a moment ago, and what was cut out of the blocks is still here.
+		a.Claimed.Run.Ready = true
 		for i := range a.Claimed.Run.Blocks {
 			a.Claimed.Run.Blocks[i].Raw, a.Claimed.Run.Blocks[i].Data = whole[i], nil
 		}

@@ -19,6 +19,7 @@ var (
 	ErrQueueFull        = errors.New("too many turns wait in the conversation")
 	ErrBusy             = errors.New("the conversation has an open turn")
 	ErrNothingToClaim   = errors.New("no turn of the conversation can be claimed")
+	ErrFilesFirst       = errors.New("the turn's files have to be made ready first")
 	ErrNotOwner         = errors.New("this instance does not own the turn")
 	ErrAlreadyDelivered = errors.New("a reply was delivered under another turn")
 	ErrUnknownSequence  = errors.New("the sequence was never given")
@@ -103,9 +104,10 @@ type Turns interface {
 	Accept(ctx context.Context, s Submission, direct *Direct) (Acceptance, error)
 	// Claim makes the conversation's first waiting turn RUNNING, owned by the instance. It calls
 	// place under the conversation's lock: no turn of it runs then, and its error ends the claim
-	// with nothing changed. Errors: ErrNothingToClaim, ErrNotOwner (the instance was taken over);
-	// after any other error the turn may be RUNNING if one is named in the answer.
-	Claim(ctx context.Context, c turn.Conversation, instance int32, place func(context.Context) (Placed, error)) (Claimed, error)
+	// with nothing changed. Errors: ErrNothingToClaim, ErrNotOwner (the instance was taken over),
+	// ErrFilesFirst (the turn, which the answer has with its blocks, has files and is not the one
+	// named ready); after any other error the turn may be RUNNING if one is named in the answer.
+	Claim(ctx context.Context, c turn.Conversation, instance int32, ready string, place func(context.Context) (Placed, error)) (Claimed, error)
 	// End ends a running turn once. Errors: ErrNotOwner (another instance owns or ended it),
 	// ErrAlreadyDelivered (nothing was changed).
 	End(ctx context.Context, e Ending) (Ended, error)

@@ -163,6 +163,10 @@ type Run struct {
 	CancelRequested bool
 	Owner           int32   // the instance it belongs to
 	Blocks          []Block // in order, with Raw; nil when not read yet
+	// Ready: the files were checked, and Blocks have their data. Problem is why they are not to be
+	// sent; nil: they are.
+	Ready   bool
+	Problem *Error
 }
 
 // Types of durable events.

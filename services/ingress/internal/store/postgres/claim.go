@@ -37,7 +37,7 @@ WITH t AS (
 SELECT event_seq, pg_notify('ingress', $9 || event_seq)::text FROM c`
 
 // Claim implements store.Turns: two round trips, with place between them.
-func (s *Store) Claim(ctx context.Context, c turn.Conversation, instance int32, place func(context.Context) (store.Placed, error)) (store.Claimed, error) {
+func (s *Store) Claim(ctx context.Context, c turn.Conversation, instance int32, ready string, place func(context.Context) (store.Placed, error)) (store.Claimed, error) {
 	conn, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return store.Claimed{}, translate("claim turn", err)
@@ -47,6 +47,9 @@ func (s *Store) Claim(ctx context.Context, c turn.Conversation, instance int32, 
 	run, err := lockHead(ctx, conn.Conn(), c)
 	if err != nil {
 		return store.Claimed{}, translateClaim(err)
+	}
+	if run.TurnID != ready && turn.FileURIs(run.Blocks) != nil {
+		return store.Claimed{Run: run}, fmt.Errorf("claim turn: %w", store.ErrFilesFirst)
 	}
 	placed, err := place(ctx)
 	if err != nil {

@@ -2,6 +2,7 @@ package storetest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"math"
 	"reflect"
@@ -52,7 +53,19 @@ func testFiles(t *testing.T, f *fixture) {
 		t.Fatalf("Turn: %v", err)
 	}
 	sameFiles(t, "Turn", got.Messages[0].Blocks, want)
-	r := f.claim(t, me).Run
+	refused, err := f.Claim(t.Context(), f.c, me, "another", at(7))
+	if !errors.Is(err, store.ErrFilesFirst) || refused.Run.TurnID != "t1" {
+		t.Fatalf("Claim of a turn whose files are not ready = %+v, %v, want %v", refused, err, store.ErrFilesFirst)
+	}
+	sameFiles(t, "the refused Claim", refused.Run.Blocks, want)
+	if got, err := f.Turn(t.Context(), f.c, "t1"); err != nil || got.State != turn.Accepted {
+		t.Fatalf("Turn = %+v, %v, want it to wait", got, err)
+	}
+	claimed, err := f.Claim(t.Context(), f.c, me, "t1", at(7))
+	if err != nil {
+		t.Fatalf("Claim: %v", err)
+	}
+	r := claimed.Run
 	sameFiles(t, "Claim", r.Blocks, want)
 	blocks, err := f.Blocks(t.Context(), f.c, "t1")
 	if err != nil {
@@ -249,7 +262,7 @@ func testAttachments(t *testing.T, f *fixture) {
 		}
 	}
 	for i, watermark := range []int64{7, 7, 9, 12} {
-		claimed, err := f.Claim(t.Context(), f.c, me, at(watermark))
+		claimed, err := f.Claim(t.Context(), f.c, me, fmt.Sprint("t", i+1), at(watermark))
 		if err != nil {
 			t.Fatal(err)
 		}

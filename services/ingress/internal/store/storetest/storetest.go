@@ -110,7 +110,7 @@ func at(watermark int64) func(context.Context) (store.Placed, error) {
 
 func (f *fixture) claim(t *testing.T, instance int32) store.Claimed {
 	t.Helper()
-	claimed, err := f.Claim(t.Context(), f.c, instance, at(7))
+	claimed, err := f.Claim(t.Context(), f.c, instance, "", at(7))
 	if err != nil {
 		t.Fatalf("Claim: %v", err)
 	}
@@ -236,7 +236,7 @@ func testKeys(t *testing.T, f *fixture) {
 
 func testClaim(t *testing.T, f *fixture) {
 	me, _ := f.instance(t)
-	_, err := f.Claim(t.Context(), f.c, me, at(7))
+	_, err := f.Claim(t.Context(), f.c, me, "", at(7))
 	want(t, err, store.ErrNothingToClaim)
 	f.accept(t, "t1")
 	f.accept(t, "t2")
@@ -253,7 +253,7 @@ func testClaim(t *testing.T, f *fixture) {
 	if err != nil || got.TurnID != r.TurnID || got.Watermark != 7 || got.Owner != me {
 		t.Errorf("Running = %+v, %v, want %+v", got, err, r)
 	}
-	_, err = f.Claim(t.Context(), f.c, me, at(7))
+	_, err = f.Claim(t.Context(), f.c, me, "", at(7))
 	want(t, err, store.ErrNothingToClaim)
 	if got, err := f.Claimable(t.Context(), turn.Conversation{}, 10); err != nil || len(got) != 0 {
 		t.Errorf("Claimable while a turn runs = %v, %v", got, err)
@@ -264,9 +264,9 @@ func testClaimRefused(t *testing.T, f *fixture) {
 	me, _ := f.instance(t)
 	f.accept(t, "t1")
 	no := errors.New("no watermark")
-	_, err := f.Claim(t.Context(), f.c, me, func(context.Context) (store.Placed, error) { return store.Placed{}, no })
+	_, err := f.Claim(t.Context(), f.c, me, "", func(context.Context) (store.Placed, error) { return store.Placed{}, no })
 	want(t, err, no)
-	_, err = f.Claim(t.Context(), f.c, me+1000, at(7))
+	_, err = f.Claim(t.Context(), f.c, me+1000, "", at(7))
 	want(t, err, store.ErrNotOwner)
 	if got := f.claim(t, me); got.Run.Attempt != 1 || got.Sequence != 2 {
 		t.Errorf("Claim after refusals = %+v, want the first attempt and event 2", got)
@@ -286,7 +286,7 @@ func testClaimRace(t *testing.T, f *fixture) {
 	for range 5 {
 		wg.Go(func() {
 			<-barrier
-			claimed, err := f.Claim(t.Context(), f.c, me, func(ctx context.Context) (store.Placed, error) {
+			claimed, err := f.Claim(t.Context(), f.c, me, "", func(ctx context.Context) (store.Placed, error) {
 				// Nothing tells that the others wait for the lock; without it they would meet here.
 				select {
 				case inside <- struct{}{}:
@@ -464,7 +464,7 @@ func testUnaccepted(t *testing.T, f *fixture) {
 	if got, err := f.Unaccepted(t.Context(), f.c, rows); err != nil || !sameSet(got, []int64{50, 100}) {
 		t.Errorf("Unaccepted = %v, %v", got, err)
 	}
-	if _, err := f.Claim(t.Context(), f.c, me, at(100)); err != nil {
+	if _, err := f.Claim(t.Context(), f.c, me, "", at(100)); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := f.Unaccepted(t.Context(), f.c, rows); err != nil || !sameSet(got, []int64{50, 100, 101, 500}) {
@@ -509,7 +509,7 @@ func testTakeOver(t *testing.T, f *fixture) {
 		t.Errorf("End by the new owner: %v", err)
 	}
 	f.accept(t, "t2")
-	_, err = f.Claim(t.Context(), f.c, dead, at(7))
+	_, err = f.Claim(t.Context(), f.c, dead, "", at(7))
 	want(t, err, store.ErrNotOwner)
 }
 
@@ -524,7 +524,7 @@ func testTakeOverOfClaim(t *testing.T, f *fixture) {
 		var claimErr error
 		var runs []turn.Run
 		var wg sync.WaitGroup
-		wg.Go(func() { _, claimErr = f.Claim(t.Context(), f.c, dead, at(7)) })
+		wg.Go(func() { _, claimErr = f.Claim(t.Context(), f.c, dead, "", at(7)) })
 		wg.Go(func() {
 			var err error
 			if runs, err = f.TakeOver(t.Context(), dead, me); err != nil {
