@@ -12,7 +12,7 @@ import (
 func BenchmarkPut(b *testing.B) {
 	for _, size := range []int{100, 4096, 16384, 100_000} {
 		b.Run(fmt.Sprint(size), func(b *testing.B) {
-			f := create(b, options(b))
+			f := create(b, onDisk(b))
 			content := make([]byte, size)
 			if _, err := rand.Read(content); err != nil {
 				b.Fatal(err)
@@ -65,7 +65,7 @@ func BenchmarkPlainPut(b *testing.B) {
 
 // BenchmarkGet looks up, opens and reads a small file.
 func BenchmarkGet(b *testing.B) {
-	f := create(b, options(b))
+	f := create(b, onDisk(b))
 	for i := range 1000 {
 		if _, _, err := f.Put(b.Context(), someone, Placement{Parent: Root, Name: fmt.Sprint(i)}, 0o644, make([]byte, 4096)); err != nil {
 			b.Fatal(err)
@@ -106,7 +106,7 @@ func BenchmarkStream(b *testing.B) {
 	if _, err := rand.Read(part); err != nil {
 		b.Fatal(err)
 	}
-	f := create(b, options(b))
+	f := create(b, onDisk(b))
 	var ino Ino
 	b.Run("up", func(b *testing.B) {
 		b.SetBytes(size)
@@ -150,4 +150,9 @@ func BenchmarkStream(b *testing.B) {
 			b.Fatal(err)
 		}
 	})
+}
+
+// onDisk is where waiting for the disk counts.
+func onDisk(b *testing.B) Options {
+	return Options{Location: Location{Path: b.TempDir() + "/fs.db"}}
 }

@@ -12,10 +12,11 @@ const MaxSize = 1 << 42
 // short: it then ends at the size. What an SDK stored against these rules is read by them all the
 // same: short chunks are padded with zeros, what lies beyond the size is cut.
 
-// putChunks stores p, which begins at a chunk, one statement for any number of chunks.
+// putChunks stores p, which begins at a chunk, one statement for any number of chunks. The parameter
+// itself is in substr: a column that held it would be copied whole for each row.
 const putChunks = `INSERT INTO fs_data (ino, chunk_index, data)
-	WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ?)
-	SELECT ?, ? + n.i, substr(p.data, n.i * ? + 1, ?) FROM n CROSS JOIN (SELECT ? AS data) p WHERE true
+	WITH RECURSIVE n(i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM n WHERE i < ?1)
+	SELECT ?2, ?3 + n.i, substr(?5, n.i * ?4 + 1, ?4) FROM n WHERE true
 	ON CONFLICT (ino, chunk_index) DO UPDATE SET data = excluded.data`
 
 const putChunk = `INSERT INTO fs_data (ino, chunk_index, data) VALUES (?, ?, ?)
@@ -30,7 +31,7 @@ func (t *tx) putChunks(ino Ino, first int64, p []byte) error {
 	case 1:
 		_, err = t.exec(putChunk, ino, first, p)
 	default:
-		_, err = t.exec(putChunks, count-1, ino, first, size, size, p)
+		_, err = t.exec(putChunks, count-1, ino, first, size, p)
 	}
 	if err != nil {
 		return fmt.Errorf("write content: %w", err)
@@ -260,18 +261,18 @@ func edges(off, end, whole, after, chunk int64) []edge {
 func (t *tx) readAt(ino Ino, p []byte, off int64) (n int, a Attr, err error) {
 	chunk := t.fs.chunk
 	found := false
-	err = t.each(`SELECT `+attrColumns+`, d.chunk_index, d.data FROM fs_inode i
+	err = t.each(`SELECT `+attrColumn+`, d.chunk_index, d.data FROM fs_inode i
 		LEFT JOIN fs_data d ON d.ino = i.ino AND d.chunk_index BETWEEN ? AND ? WHERE i.ino = ?`, func(r row) error {
 		if !found {
 			found, a = true, scanAttr(r)
 			n = len(clip(p, a.Size-off))
 			clear(p[:n])
 		}
-		if r.null(attrCount) {
+		if r.null(1) {
 			return nil
 		}
 		// Of the chunk at its offset only what is in the window counts.
-		at, data := r.int(attrCount)*chunk, clip(r.bytes(attrCount+1), chunk)
+		at, data := r.int(1)*chunk, clip(r.bytes(2), chunk)
 		if at < off {
 			data, at = data[min(off-at, int64(len(data))):], off
 		}

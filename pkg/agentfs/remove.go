@@ -223,7 +223,7 @@ func (t *tx) reap(ino Ino) (more bool, err error) {
 	if r == nil {
 		return false, nil
 	}
-	r, err = t.row(`SELECT `+attrColumns+` FROM fs_inode i WHERE ino = ?`, ino)
+	r, err = t.row(`SELECT `+attrColumn+` FROM fs_inode i WHERE ino = ?`, ino)
 	if err != nil {
 		return false, fmt.Errorf("read orphan: %w", err)
 	}

@@ -8,7 +8,7 @@ const format = "1"
 
 // Of new databases; others are honoured.
 const (
-	chunkSize = 4096
+	chunkSize = 16384
 	pageSize  = 4096
 )
 
