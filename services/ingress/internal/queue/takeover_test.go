@@ -31,6 +31,8 @@ type world struct {
 	fails    []error // answers of the first Prompts
 	onPrompt func()
 	running  chan struct{} // Prompt answers when it is closed; nil: at once
+	blocks   []turn.Block  // of the turn; nil: a text
+	files    *files
 }
 
 func (w *world) did(call string) {
@@ -39,7 +41,13 @@ func (w *world) did(call string) {
 	w.calls = append(w.calls, call)
 }
 
-func (w *world) Claim(ctx context.Context, _ turn.Conversation, instance int32, _ string, place func(context.Context) (store.Placed, error)) (store.Claimed, error) {
+func (w *world) Claim(ctx context.Context, _ turn.Conversation, instance int32, ready string, place func(context.Context) (store.Placed, error)) (store.Claimed, error) {
+	w.mu.Lock()
+	unready := w.state == turn.Accepted && w.blocks != nil && ready != w.run.TurnID
+	w.mu.Unlock()
+	if unready {
+		return store.Claimed{Run: turn.Run{Conversation: conversation, TurnID: w.run.TurnID, Blocks: w.blocks}}, store.ErrFilesFirst
+	}
 	if _, err := place(ctx); err != nil {
 		return store.Claimed{}, err
 	}
@@ -88,6 +96,9 @@ func (w *world) Running(context.Context, turn.Conversation) (turn.Run, error) {
 }
 
 func (w *world) Blocks(context.Context, turn.Conversation, string) ([]turn.Block, error) {
+	if w.blocks != nil {
+		return w.blocks, nil
+	}
 	return []turn.Block{{Type: "text", Raw: []byte(`{"type":"text","text":"hello"}`)}}, nil
 }
 
@@ -166,7 +177,7 @@ func (w *world) play(t *testing.T, script func(q *Queue), want turn.State, calls
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		q := New(ctx, Config{Store: w, Directory: w, Agent: cell{w}, Sessions: w, Readers: w, ClaimDeadline: time.Second,
+		q := New(ctx, Config{Store: w, Directory: w, Agent: cell{w}, Sessions: w, Readers: w, Files: w.files, ClaimDeadline: time.Second,
 			Judge: judge, Suspect: func() {}, Disowned: func() {},
 			Fault: func(string, turn.Conversation, string, error) {}})
 		q.Own(first)
@@ -174,6 +185,9 @@ func (w *world) play(t *testing.T, script func(q *Queue), want turn.State, calls
 		synctest.Wait()
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		if f := w.files; f != nil && f.released != f.wantReleased {
+			t.Errorf("files were released %d times, want %d", f.released, f.wantReleased)
+		}
 		if w.state != want || !slices.Equal(w.calls, calls) {
 			t.Errorf("turn is %s after %q, want %s after %q", w.state, w.calls, want, calls)
 		}
