@@ -22,5 +22,17 @@ call "$conversations/c1/transcript?pageSize=100"
 # Everything that happened so far, then five seconds of what happens next.
 call --no-buffer --max-time 5 "$conversations/c1/events?after=0" || [ $? -eq 28 ]
 
+# An attachment, and the turn that brings it: the block is sent as it was answered.
+stored=$(call --data-binary "Dear all" "$conversations/c1/attachments?filename=note.txt")
+echo "$stored"
+block=${stored#*\"block\":}
+call --json "{\"messages\": [{\"blocks\": [${block%\}}]}]}" "$conversations/c1/turns"
+
+# A file of the workspace: written once, read back in part, listed, removed.
+call --request PUT --data-binary "Dear all" --header 'If-None-Match: *' "$conversations/c1/files/workspace/a%20note.txt"
+call --range 0-3 "$conversations/c1/files/workspace/a%20note.txt"
+call "$conversations/c1/files?prefix=workspace/"
+call --request DELETE "$conversations/c1/files/workspace/a%20note.txt"
+
 # A turn that is no longer wanted.
 call --request POST "$conversations/c1/turns/$turn:cancel"

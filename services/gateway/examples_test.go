@@ -26,8 +26,12 @@ func TestExamplesRun(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not installed")
 	}
+	var blocks []string
 	w := start(t, &fakes{
-		submit: accept,
+		submit: func(ctx context.Context, r *ingressv1.SubmitTurnRequest) (*ingressv1.SubmitTurnResponse, error) {
+			blocks = append(blocks, string(r.GetMessages()[0].GetBlocks()[0]))
+			return accept(ctx, r)
+		},
 		getTurn: func(context.Context, *ingressv1.GetTurnRequest) (*ingressv1.GetTurnResponse, error) {
 			return &ingressv1.GetTurnResponse{Turn: repliedTurn()}, nil
 		},
@@ -47,8 +51,12 @@ func TestExamplesRun(t *testing.T) {
 	if err != nil {
 		t.Fatalf("examples.sh: %v\n%s", err, out)
 	}
+	if len(blocks) != 2 || !strings.Contains(string(out), `"block":`+blocks[1]+"}") {
+		t.Errorf("got blocks %q, want the second to be the one that was answered", blocks)
+	}
 	for _, want := range []string{`{"organizationId":"acme"`, `"conversationId":"c1"`, `{"turnId":"t1","state":"ACCEPTED"`, `"state":"REPLIED"`,
-		`{"messages":[],"nextPageToken":""}`, "id: 1\nevent: turn.accepted\n", `"state":"CANCELLED"`} {
+		`{"messages":[],"nextPageToken":""}`, "id: 1\nevent: turn.accepted\n",
+		`"block":{"type":"resource_link","uri":"file:///artifacts/inbound/`, `"path":"workspace/a note.txt","size":"8"`, "Dear{\"files\":[{", `"state":"CANCELLED"`} {
 		if !strings.Contains(string(out), want) {
 			t.Errorf("the output lacks %s:\n%s", want, out)
 		}

@@ -366,6 +366,7 @@ func TestFileErrors(t *testing.T) {
 		{errs.New(errs.Exhausted, "FILE_TOO_LARGE", "large"), 413},
 		{errs.New(errs.Exhausted, "QUOTA_EXCEEDED", "full"), 507},
 		{errs.New(errs.Exhausted, "STORAGE_FULL", "full"), 507},
+		{errs.New(errs.Timeout, "UPLOAD_STALLED", "late"), 408},
 		{errs.New(errs.Unavailable, "AGENTFS_BUSY", "busy"), 503},
 	} {
 		fail = c.err

@@ -37,6 +37,7 @@ const (
 	ReasonFileTooLarge    errs.Reason = "FILE_TOO_LARGE"
 	ReasonQuotaExceeded   errs.Reason = "QUOTA_EXCEEDED"
 	ReasonStorageFull     errs.Reason = "STORAGE_FULL"
+	ReasonUploadStalled   errs.Reason = "UPLOAD_STALLED"
 )
 
 // statusByReason holds the statuses that a kind alone cannot tell.
@@ -46,6 +47,7 @@ var statusByReason = map[errs.Reason]int{
 	ReasonMediaType:        http.StatusUnsupportedMediaType,
 	ReasonBodyTooLarge:     http.StatusRequestEntityTooLarge,
 	ReasonBodyTimeout:      http.StatusRequestTimeout,
+	ReasonUploadStalled:    http.StatusRequestTimeout,
 	ReasonRange:            http.StatusRequestedRangeNotSatisfiable,
 	ReasonVersionMismatch:  http.StatusPreconditionFailed,
 	ReasonFileTooLarge:     http.StatusRequestEntityTooLarge,
