@@ -96,7 +96,7 @@ func Run(ctx context.Context, opt Options, started func(Address)) (err error) {
 	const cell = "cell-0"
 	add(c, "agentfs", agentfs.Policy(), agentfs.New, agentfs.Config{
 		DataDir: filepath.Join(dir.path, "agentfs"), Routing: loopback.Target("routing"), Ingress: loopback.Target("ingress"),
-		Model:   agentfs.Model{BaseURL: model.baseURL, Name: model.name, APIKeyFile: secrets.modelKeyFile, ContextLength: model.contextLength},
+		Model: agentfs.Model{BaseURL: model.baseURL, Name: model.name, APIKeyFile: secrets.modelKeyFile, ContextLength: model.contextLength},
 	})
 	add(c, "sessiondb", sessiondb.Policy(), sessiondb.New, sessiondb.Config{CellDir: cellDir})
 	add(c, "supervisor", supervisor.Policy(), supervisor.New, supervisor.Config{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"syscall"
 	"time"
 
 	"humanwork.internal/pkg/agentfs"
@@ -99,12 +100,14 @@ func (t Tree) Hold(ctx context.Context, turn string, uris []string) ([]File, err
 		for i, f := range held {
 			inos[i] = f.Attr.Ino
 		}
-		if err := t.FS.Hold(ctx, holder, inos); err != nil {
-			return nil, fault.From(err, "a file of the turn")
+		// ENOENT: one was removed since, which the next look will say.
+		herr := t.FS.Hold(ctx, holder, inos)
+		if herr != nil && !errors.Is(herr, syscall.ENOENT) {
+			return nil, fault.From(herr, "a file of the turn")
 		}
 		// A name may have gone to another file before the hold: then that one is to be held.
 		now, serr := t.statAll(ctx, paths)
-		if serr == nil && same(held, now) {
+		if serr == nil && herr == nil && same(held, now) {
 			return now, nil
 		}
 		if err := t.Release(ctx, turn); err != nil {

@@ -98,8 +98,8 @@ func (t Tree) precheck(ctx context.Context, u Upload) error {
 	return nil
 }
 
-// room refuses an upload of known size for which a quota has no room. While it is written it needs
-// room beside what it replaces.
+// room refuses an upload of known size for which a quota has no room: while it is written it needs
+// room beside what it replaces. What is placed in one transaction is judged there.
 func (t Tree) room(ctx context.Context, u Upload) error {
 	home, err := t.FS.Resolve(ctx, namespace.Home(t.Conversation.ID))
 	if err != nil {
@@ -110,7 +110,7 @@ func (t Tree) room(ctx context.Context, u Upload) error {
 		return fault.From(err, "the conversation's directory")
 	}
 	for _, q := range []agentfs.Usage{whole, project} {
-		if q.Limit.Bytes > 0 && max(u.Size, 0) > 0 && q.Used.Bytes+u.Size > q.Limit.Bytes {
+		if q.Limit.Bytes > 0 && u.Size > small && q.Used.Bytes+u.Size > q.Limit.Bytes {
 			return fault.From(&agentfs.Error{Op: "write", Errno: syscall.EDQUOT}, u.Path.String())
 		}
 	}

@@ -93,7 +93,7 @@ func readWhole(ctx context.Context, fs *agentfs.FS, path string) (content []byte
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
 	content = make([]byte, a.Size)
-	n, _, err := f.ReadVersion(ctx, content, 0)
+	n, err := f.ReadAt(content, 0)
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
