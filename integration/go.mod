@@ -6,6 +6,7 @@ replace humanwork.internal/proto => ../proto
 
 require (
 	github.com/jackc/pgx/v5 v5.13.0
+	github.com/tursodatabase/go-libsql v0.0.0-20251219133454-43644db490ff
 	google.golang.org/grpc v1.85.0
 	humanwork.internal/pkg v0.0.0
 )
@@ -24,6 +25,7 @@ require (
 	github.com/grpc-ecosystem/go-grpc-middleware/v2 v2.3.4 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/libsql/sqlite-antlr4-parser v0.0.0-20240327125255-dbf53b6cbf06 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/client_golang v1.25.0 // indirect
 	github.com/prometheus/client_model v0.6.3 // indirect
