@@ -95,8 +95,13 @@ func (t *tx) rename(by Caller, from, to name, flags uint) (orphan Ino, err error
 		if orphan, err = t.replace(source, target, to); err != nil {
 			return 0, err
 		}
+		action := ActionRemove
 		if target.IsDir() {
-			replaced = 1
+			action, replaced = ActionRmdir, 1
+		}
+		// A record of its own: the rename's does not say that something went.
+		if err := t.log(by, action, *target, newPath, ""); err != nil {
+			return 0, err
 		}
 	}
 	if _, err := t.exec(`UPDATE fs_dentry SET parent_ino = ?, name = ? WHERE parent_ino = ? AND name = ?`,
