@@ -126,6 +126,9 @@ func changeCopy(path string, inspect func(*conn) (chunk int64, err error), fn fu
 				return fmt.Errorf("set %s: %w", pragma, err)
 			}
 		}
+		if err := wide(c, l); err != nil {
+			return err
+		}
 		chunk, err := inspect(c)
 		if err != nil {
 			return err

@@ -128,11 +128,25 @@ func (f *FS) check(ctx context.Context) (report Report, err error) {
 	if err != nil {
 		return Report{}, err
 	}
-	err = s.transaction("BEGIN", func() error {
-		report, err = newTx(c, f).inspectAll(ctx)
-		return err
-	})
+	if err = wide(c, f.location); err == nil {
+		err = s.transaction("BEGIN", func() error {
+			report, err = newTx(c, f).inspectAll(ctx)
+			return err
+		})
+	}
 	return report, errors.Join(err, s.disconnect())
+}
+
+// wide gives a connection that goes through the whole database 64 MiB for its pages: with the usual
+// 2 MiB, look-ups by key read every page again and again.
+func wide(c *conn, l Location) error {
+	if l.remote() {
+		return nil
+	}
+	if _, err := c.exec("PRAGMA cache_size = -65536"); err != nil {
+		return fmt.Errorf("set the cache size: %w", err)
+	}
+	return nil
 }
 
 // inspectAll is a whole check in the transaction. Of a damaged file it says no more than that.
@@ -174,69 +188,6 @@ func (t *tx) inspectAll(ctx context.Context) (Report, error) {
 	}
 	report.Inodes, report.Bytes = r.int(0), r.int(1)
 	return report, nil
-}
-
-// verifyLedger follows every writer's chain. Records of a writer come in their order, among those
-// of others.
-func (t *tx) verifyLedger(ctx context.Context, report *Report) error {
-	type head struct {
-		sequence int64
-		hash     []byte
-		broken   bool
-	}
-	heads := map[int64]*head{}
-	broken := func(writer, sequence int64, what string) {
-		if h := heads[writer]; !h.broken {
-			h.broken = true
-			report.add(Fault{Kind: FaultLedger, Message: fmt.Sprintf("writer %d, sequence %d: %s", writer, sequence, what)})
-		}
-	}
-	err := t.each(`SELECT `+ledgerColumns+` FROM hw_ledger l ORDER BY l.position`, func(r row) error {
-		if report.LedgerRecords++; report.LedgerRecords%4096 == 0 && ctx.Err() != nil {
-			return ctx.Err()
-		}
-		record := scanRecord(r)
-		h := heads[record.Writer]
-		if h == nil {
-			h = &head{hash: []byte{}}
-			heads[record.Writer] = h
-		}
-		switch want := h.sequence + 1; {
-		case record.Sequence > want:
-			broken(record.Writer, want, fmt.Sprintf("the record is missing, %d follows", record.Sequence))
-		case record.Sequence < want:
-			broken(record.Writer, record.Sequence, "the record is out of order")
-		case string(record.digest(h.hash)) != string(record.Hash):
-			broken(record.Writer, record.Sequence, "the hash is not that of the record and the one before")
-		}
-		h.sequence, h.hash = record.Sequence, record.Hash
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read the ledger: %w", err)
-	}
-	err = t.each(`SELECT writer, ledger_sequence, ledger_hash FROM hw_writer ORDER BY writer`, func(r row) error {
-		h := heads[r.int(0)]
-		if h == nil {
-			h = &head{hash: []byte{}}
-			heads[r.int(0)] = h
-		}
-		if h.sequence != r.int(1) || string(h.hash) != string(r.bytes(2)) {
-			broken(r.int(0), r.int(1), fmt.Sprintf("the head is not the last record, which is %d", h.sequence))
-		}
-		// What is left in heads has no row.
-		h.sequence = -1
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("read the writers: %w", err)
-	}
-	for writer, h := range heads {
-		if h.sequence >= 0 {
-			broken(writer, h.sequence, "the writer has no row")
-		}
-	}
-	return nil
 }
 
 // run repairs until nothing is found.

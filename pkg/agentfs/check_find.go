@@ -46,13 +46,11 @@ func init() {
 				OR mtime_nsec NOT BETWEEN 0 AND 999999999 OR ctime_nsec NOT BETWEEN 0 AND 999999999`},
 		// One fault a range of ids, not an id. Before those that need new ids.
 		{kind: FaultIDRange, message: "id %[3]d is not below the next id of writer %[4]d",
-			query: `SELECT 0, 0, u.last, u.range FROM (SELECT range, max(id) AS last FROM (
-					SELECT ino >> 32 AS range, max(ino) AS id FROM fs_inode WHERE ino <> 1 GROUP BY 1
-					UNION ALL SELECT id >> 32, max(id) FROM fs_dentry GROUP BY 1
-					UNION ALL SELECT id >> 32, max(id) FROM tool_calls GROUP BY 1
-					UNION ALL SELECT hw_version >> 32, max(hw_version) FROM fs_inode WHERE hw_version <> 0 GROUP BY 1
-				) GROUP BY range) u LEFT JOIN hw_writer w ON w.writer = u.range
-				WHERE u.range BETWEEN 0 AND 2097151 AND u.last <= 9007199254740991 AND (w.writer IS NULL OR u.last >= w.next_id)`},
+			query: `SELECT 0, 0, max(u.id), u.id >> 32 FROM (SELECT ino AS id FROM fs_inode WHERE ino <> 1
+					UNION ALL SELECT id FROM fs_dentry UNION ALL SELECT id FROM tool_calls
+					UNION ALL SELECT hw_version FROM fs_inode WHERE hw_version <> 0) u
+				LEFT JOIN hw_writer w ON w.writer = u.id >> 32
+				WHERE u.id BETWEEN 1 AND 9007199254740991 AND (w.writer IS NULL OR u.id >= w.next_id) GROUP BY u.id >> 32`},
 		{kind: FaultID, message: "id %[3]d is not between 1 and 2^53 (inode %[1]d)",
 			query: `SELECT ino, 0, ino, 1 FROM fs_inode WHERE ino NOT BETWEEN 1 AND 9007199254740991
 				UNION ALL SELECT ino, id, id, 2 FROM fs_dentry WHERE id NOT BETWEEN 1 AND 9007199254740991

@@ -26,6 +26,8 @@ func newRaw(t *testing.T) *raw {
 		t.Fatalf("Create: %v", err)
 	}
 	t.Cleanup(func() { r.fs.Close() })
+	r.sql(`UPDATE fs_config SET value = '4096' WHERE key = 'chunk_size'`)
+	r.fs.chunk = 4096 // as if it had been opened so
 	r.update(func(x *tx) error {
 		r.add(x, "/d", TypeDir|0o755, 0)
 		if _, err := x.exec(`INSERT INTO hw_project (project) VALUES (?)`, r.inos["/d"]); err != nil {
