@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 
 	"github.com/spf13/cobra"
 
@@ -78,6 +79,8 @@ func (s *session) report(got restapi.Item[restapi.Check], repair bool) error {
 	return nil
 }
 
+var snapshotName = regexp.MustCompile(`^[a-z0-9-]{1,63}$`)
+
 func snapshotCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "snapshot [NAME]",
@@ -94,6 +97,9 @@ NAME one is made from the time. This needs an administrator's token.`,
 			name := ""
 			if len(args) == 1 {
 				name = args[0]
+			}
+			if name != "" && !snapshotName.MatchString(name) {
+				return fmt.Errorf("the name is %q; a snapshot's has 1 to 63 of a-z, 0-9 and -", name)
 			}
 			got, err := s.CreateSnapshot(s, s.conv.Organization, name)
 			if err != nil {
@@ -202,6 +208,9 @@ func (s *session) restore(args []string, snapshot string) (err error) {
 		got, err = s.RestoreSnapshot(s, s.conv.Organization, snapshot)
 	} else {
 		err = withLocal(s.cmd, args[0], func(r io.Reader, size int64) error {
+			if size == 0 {
+				return fmt.Errorf("%s is empty, and no database", args[0])
+			}
 			got, err = s.Restore(s, s.conv.Organization, r, size)
 			return err
 		})
@@ -237,10 +246,10 @@ credentials; only its owner can read the file. This needs an administrator's tok
 			}
 			what := "the AgentFS of " + s.conv.Organization
 			if args[0] == "-" {
-				return copyOut(cmd.OutOrStdout(), content, what, nil)
+				return s.copyOut(cmd.OutOrStdout(), content, what, nil)
 			}
 			n, err := saveTo(args[0], 0o600, func(w io.Writer) error {
-				return copyOut(w, content, what, newProgress(cmd.ErrOrStderr(), args[0], content.Size))
+				return s.copyOut(w, content, what, newProgress(cmd.ErrOrStderr(), args[0], content.Size))
 			})
 			if err != nil || !s.out.json {
 				return err

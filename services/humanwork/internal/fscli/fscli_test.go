@@ -184,6 +184,7 @@ func TestBackup(t *testing.T) {
 		t.Errorf("snapshot printed %q", got)
 	}
 	fails(t, []string{"SNAPSHOT_EXISTS", "another name"}, "snapshot", "s1")
+	fails(t, []string{"a-z"}, "snapshot", "Before the change")
 	must(t, "snapshot", "s2")
 	must(t, "snapshots", "rm", "s1")
 	if got := lines(t, must(t, "snapshots", "--json")); len(got) != 1 || got[0]["name"] != "s2" {
@@ -212,7 +213,11 @@ func TestBackup(t *testing.T) {
 	if f.restored != "database " {
 		t.Errorf("restored %q", f.restored)
 	}
+	if err := os.WriteFile("empty.db", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	f.restored = ""
+	fails(t, []string{"empty.db is empty"}, "restore", "--yes", "empty.db")
 	fails(t, []string{"--yes"}, "restore", "-")
 	fails(t, []string{"either a file or a --snapshot"}, "restore", "--yes")
 	fails(t, []string{"either a file or a --snapshot"}, "restore", "--yes", "--snapshot", "s2", "acme.db")

@@ -14,7 +14,7 @@ var hints = map[string]string{
 	"TOKEN_INVALID":              "set HUMANWORK_TOKEN to a token this server knows; humanwork run prints it",
 	"PERMISSION_DENIED":          "use an administrator's token",
 	"ORGANIZATION_NOT_FOUND":     "check --organization; a token sees its own organization only",
-	"CONVERSATION_NOT_FOUND":     "check --conversation; one has files once its first turn or file was accepted",
+	"CONVERSATION_NOT_FOUND":     "check --organization and --conversation; a token sees its own organization only",
 	"INVALID_ID":                 "ids are 1 to 63 of a-z, 0-9 and -",
 	"INVALID_PATH":               "write workspace/..., artifacts/inbound/... or artifacts/outbound/...",
 	"FILE_NOT_FOUND":             "see what is there: humanwork fs ls -R",

@@ -1,6 +1,7 @@
 package fscli
 
 import (
+	"bufio"
 	"bytes"
 	"io"
 	"os"
@@ -41,12 +42,10 @@ func TestProgressOnATerminalOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.end()
-	shown := make([]byte, 4096)
-	n, err := screen.Read(shown)
+	got, err := bufio.NewReader(screen).ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := string(shown[:n])
 	if !strings.Contains(got, "3.0 MiB of 3.0 MiB, 100%, ") || !strings.HasSuffix(got, "\n") || strings.Contains(got, "\x1b]") || strings.Contains(got, "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx") {
 		t.Errorf("the terminal shows %q", got)
 	}

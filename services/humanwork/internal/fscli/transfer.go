@@ -1,6 +1,7 @@
 package fscli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +33,7 @@ func catCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := copyOut(s.out, content, arg, nil); err != nil {
+				if err := s.copyOut(s.out, content, arg, nil); err != nil {
 					return err
 				}
 			}
@@ -55,12 +56,14 @@ func (s *session) read(arg string) (content restapi.Content, name string, err er
 }
 
 // copyOut copies a download to its end and closes it.
-func copyOut(to io.Writer, content restapi.Content, arg string, progress *progress) error {
+func (s *session) copyOut(to io.Writer, content restapi.Content, arg string, progress *progress) error {
 	defer content.Close()
 	defer progress.end()
 	n, err := io.Copy(to, progress.reader(broken{content}))
 	var torn *brokenError
 	switch {
+	case err != nil && s.Err() != nil:
+		return fmt.Errorf("read %s: %w", arg, context.Cause(s))
 	case errors.As(err, &torn):
 		return &explainedError{fmt.Errorf("the download of %s broke off after %d bytes: %w", arg, n, torn.err),
 			"run the command again; the file may have been changed while it was read"}
@@ -111,14 +114,14 @@ directory, or "-" for standard output; without it the file gets its own name her
 				to = args[1]
 			}
 			if to == "-" {
-				return copyOut(cmd.OutOrStdout(), content, args[0], nil)
+				return s.copyOut(cmd.OutOrStdout(), content, args[0], nil)
 			}
 			if info, err := os.Stat(to); err == nil && info.IsDir() {
 				to = filepath.Join(to, name)
 			}
 			size := content.Size
 			n, err := saveTo(to, 0o666, func(w io.Writer) error {
-				return copyOut(w, content, args[0], newProgress(cmd.ErrOrStderr(), name, size))
+				return s.copyOut(w, content, args[0], newProgress(cmd.ErrOrStderr(), name, size))
 			})
 			if err != nil || !s.out.json {
 				return err
