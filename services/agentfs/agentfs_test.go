@@ -133,6 +133,10 @@ func (o *others) listen(t *testing.T) func(context.Context, string) (net.Conn, e
 	return func(ctx context.Context, _ string) (net.Conn, error) { return lis.DialContext(ctx) }
 }
 
+func (o *others) environment(t *testing.T) serve.Environment {
+	return serve.Environment{Logger: testkit.Logger(t), Client: rpc.ClientConfig{Signer: testkit.Signer(t), Dialer: o.listen(t)}}
+}
+
 // system is agentfs behind its production chain.
 type system struct {
 	*others
@@ -146,7 +150,7 @@ func start(t *testing.T, cfg Config) *system { return startBeside(t, cfg, newOth
 
 func startBeside(t *testing.T, cfg Config, o *others) *system {
 	t.Helper()
-	svc, err := New(cfg, serve.Environment{Logger: testkit.Logger(t), Client: rpc.ClientConfig{Signer: testkit.Signer(t), Dialer: o.listen(t)}})
+	svc, err := New(cfg, o.environment(t))
 	if err != nil {
 		t.Fatal(err)
 	}
