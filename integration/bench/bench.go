@@ -37,8 +37,13 @@ type Options struct {
 	// PerConversation is after how many measured turns both sides begin a new conversation: Hermes
 	// sends the whole history with each turn, so that long ones are slower.
 	PerConversation int
-	// Rounds is how often each side of the relay is measured.
+	// Rounds is how often each side of the relay and of a listing is measured.
 	Rounds int
+	// Files is how many small files each side writes and reads, Entries how many a listed directory
+	// has, FlatFiles how many the largest database for the cost of single operations.
+	Files, Entries, FlatFiles int
+	// StreamMiB is the size of a streamed file, StreamRounds how often it goes up and down.
+	StreamMiB, StreamRounds int
 
 	// Humanwork is the binary of the system.
 	Humanwork string
@@ -46,6 +51,9 @@ type Options struct {
 	PostgresURL string
 	// HermesVenv is the virtual environment with Hermes, for both sides.
 	HermesVenv string
+	// Dir gets the files of both sides: it must be on a disk, or a sync costs nothing. Empty: the
+	// system's directory for temporary files.
+	Dir string
 	// Log gets the output of the system, and is kept when a benchmark fails.
 	Log string
 	// Progress is told, in short lines, how far it is.
@@ -62,6 +70,10 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{"warm_turn", "a warm REST turn (POST turns, then GET with wait=) by the same prompt on a bare hermes-acp", warmTurn},
 	{"relay", "the relay of a child's bytes by a plain copy between pipes", relayCopy},
+	{"files", "small files put and got through REST and in process by plain files with fsync, and by the Python SDK", smallFiles},
+	{"stream", "a large file up and down through REST by a plain file with fsync, and the memory it takes", streamed},
+	{"list", "a listing of many files through REST and in process by a plain directory", listing},
+	{"flat", "stat, open and listing among many files by the same among 1,000", flatness},
 }
 
 // Usage lists the benchmarks, one a line.
@@ -82,6 +94,10 @@ func (o Options) Validate() error {
 	}
 	if o.Turns < 1 || o.PerConversation < 1 || o.Rounds < 1 {
 		return fmt.Errorf("turns, turns per conversation and rounds are %d, %d and %d, want at least 1", o.Turns, o.PerConversation, o.Rounds)
+	}
+	if o.Files < 1 || o.Entries < 1 || o.FlatFiles < least || o.StreamMiB < 1 || o.StreamRounds < 1 {
+		return fmt.Errorf("files, entries, flat files, MiB and rounds of a stream are %d, %d, %d, %d and %d, want at least 1, 1, %d, 1 and 1",
+			o.Files, o.Entries, o.FlatFiles, o.StreamMiB, o.StreamRounds, least)
 	}
 	return nil
 }

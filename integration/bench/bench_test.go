@@ -59,13 +59,14 @@ func TestResultShape(t *testing.T) {
 }
 
 func TestValidate(t *testing.T) {
-	good := Options{Turns: 1, PerConversation: 1, Rounds: 1}
+	good := Options{Turns: 1, PerConversation: 1, Rounds: 1, Files: 1, Entries: 1, FlatFiles: 1000, StreamMiB: 1, StreamRounds: 1}
 	if err := good.Validate(); err != nil {
 		t.Errorf("Validate = %v, want nil", err)
 	}
-	unknown, none := good, good
+	unknown, none, small := good, good, good
 	unknown.Only, none.Turns = []string{"relay", "relais"}, 0
-	for want, o := range map[string]Options{`no benchmark "relais"`: unknown, "at least 1": none} {
+	small.FlatFiles = 999
+	for want, o := range map[string]Options{`no benchmark "relais"`: unknown, "at least 1": none, "at least 1, 1, 1000": small} {
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Validate = %v, want an error with %q", err, want)
 		}

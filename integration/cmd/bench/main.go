@@ -18,6 +18,7 @@ import (
 
 	"humanwork.internal/integration/bench"
 	"humanwork.internal/integration/harness"
+	"humanwork.internal/integration/interop"
 	"humanwork.internal/pkg/testkit"
 )
 
@@ -27,7 +28,8 @@ Measures the system beside baselines, by turns in one run, and prints one JSON o
 {"name", "value", "unit", "baseline", "ratio"}; ratio is null where the baseline is 0.
 
 ` + testkit.PostgresVariable + ` names a Postgres server on which databases may be made,
-` + harness.HermesVariable + ` a virtual environment with Hermes: "make bench" sets both.
+` + harness.HermesVariable + ` a virtual environment with Hermes,
+` + interop.PythonVariable + ` and ` + interop.NodeVariable + ` the AgentFS SDKs: "make bench" sets all.
 
 Benchmarks:
 `
@@ -56,7 +58,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) (err erro
 	}
 	flags.IntVar(&opt.Turns, "turns", 1000, "measured warm turns on each side")
 	flags.IntVar(&opt.PerConversation, "per-conversation", 50, "measured turns in each conversation")
-	flags.IntVar(&opt.Rounds, "rounds", 5, "measurements of each side of the relay")
+	flags.IntVar(&opt.Rounds, "rounds", 5, "measurements of each side of the relay and of a listing")
+	flags.IntVar(&opt.Files, "files", 10_000, "small files that each side puts and gets")
+	flags.IntVar(&opt.StreamMiB, "stream-mib", 1024, "size of a streamed file in MiB")
+	flags.IntVar(&opt.StreamRounds, "stream-rounds", 2, "times that a streamed file goes up and down on each side")
+	flags.IntVar(&opt.Entries, "entries", 100_000, "files in the listed directory")
+	flags.IntVar(&opt.FlatFiles, "flat-files", 1_000_000, "files in the largest database for the cost of single operations")
+	flags.StringVar(&opt.Dir, "dir", "", "`directory` for the files of both sides, on a disk; the system's for temporary files if empty")
 	flags.StringVar(&opt.Humanwork, "humanwork", beside("humanwork"), "`file` of the humanwork binary")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
