@@ -55,6 +55,7 @@ func (f *FS) write(ctx context.Context, synchronous string, fn func(*tx) error) 
 	if err != nil {
 		return err
 	}
+	f.makeRoom(c)
 	// Not allowed within a transaction.
 	if !f.location.remote() && s.synchronous != synchronous {
 		if _, err := c.exec("PRAGMA synchronous = " + synchronous); err != nil {
@@ -278,6 +279,11 @@ func (t *tx) writeUsage() error {
 	}
 	if whole == (Limits{}) {
 		return nil
+	}
+	if whole.Bytes > 0 || whole.Files > 0 {
+		if err := t.growable(); err != nil {
+			return err
+		}
 	}
 	return t.addUsage(0, whole, t.fs.whole)
 }
