@@ -257,14 +257,14 @@ func TestAdoptRefusesAndChangesNothing(t *testing.T) {
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {
 			var before [32]byte
-			if c.want != ErrNotExist {
+			if !errors.Is(c.want, ErrNotExist) {
 				before = digestOf(t, c.path)
 			}
 			err := Adopt(ctx, c.path)
 			if err == nil || c.want != nil && !errors.Is(err, c.want) {
 				t.Fatalf("Adopt: %v, want %v", err, c.want)
 			}
-			if c.want == ErrNotExist {
+			if errors.Is(c.want, ErrNotExist) {
 				return
 			}
 			if digestOf(t, c.path) != before {

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// ErrPosition: the ledger has no such position, or from is after to.
+// ErrPosition says that the ledger has no such position, or that from is after to.
 var ErrPosition = errors.New("no such position in the ledger")
 
 // DifferenceKind says how a path differs.
