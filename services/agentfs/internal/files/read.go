@@ -19,18 +19,23 @@ const window = 1 << 20
 // Open opens a file for reading, which the ledger records. With a condition version it must have
 // that one. What replaces or removes the name afterwards does not matter to the reader.
 func (t Tree) Open(ctx context.Context, p fileuri.Path, version string) (*Reader, error) {
-	f, err := t.Stat(ctx, p)
-	if err != nil {
-		return nil, err
-	}
-	if version != "" {
-		if err := (Condition{Match: []string{version}}).check(p, &f.Attr); err != nil {
-			return nil, err
+	var found agentfs.Attr
+	x, err := t.FS.OpenPath(ctx, t.By, t.private(p), syscall.O_RDONLY, func(a agentfs.Attr) error {
+		if err := regular(p, a); err != nil {
+			return err
 		}
-	}
-	x, err := t.FS.Open(ctx, t.By, f.Attr.Ino, syscall.O_RDONLY)
+		found = a
+		if version == "" {
+			return nil
+		}
+		return Condition{Match: []string{version}}.check(p, &a)
+	})
 	if err != nil {
 		return nil, fault.From(err, p.String())
+	}
+	f, err := t.describe(ctx, p, found)
+	if err != nil {
+		return nil, errors.Join(err, x.Close())
 	}
 	return &Reader{File: f, open: x}, nil
 }
@@ -79,17 +84,18 @@ func (t Tree) MIMEType(ctx context.Context, f File) (string, error) {
 	if m := typeOf(f.Path.Name()); m != "" {
 		return m, nil
 	}
-	x, err := t.FS.Open(ctx, t.By, f.Attr.Ino, syscall.O_RDONLY)
+	// Whatever has the name by now: of what it had before nobody can read any more.
+	r, err := t.Open(ctx, f.Path, "")
 	if err != nil {
-		return "", fault.From(err, f.Path.String())
+		return "", err
 	}
 	head := make([]byte, sniffed)
-	n, _, err := x.ReadVersion(ctx, head, 0)
+	n, _, err := r.open.ReadVersion(ctx, head, 0)
 	if errors.Is(err, io.EOF) {
 		err = nil
 	}
-	if err := errors.Join(err, x.Close()); err != nil {
-		return "", fault.From(err, f.Path.String())
+	if err != nil {
+		return "", errors.Join(fault.From(err, f.Path.String()), r.Close())
 	}
-	return http.DetectContentType(head[:n]), nil
+	return http.DetectContentType(head[:n]), r.Close()
 }

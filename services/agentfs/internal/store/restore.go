@@ -51,7 +51,7 @@ func (s *Store) Restore(ctx context.Context, organization string, fill func(io.W
 	}
 	defer func() {
 		for _, suffix := range []string{"", "-wal", "-shm", "-journal"} {
-			_ = os.Remove(path + suffix) // what is left, the next start removes
+			discard(path + suffix)
 		}
 	}()
 	if err := write(path, fill); err != nil {

@@ -66,7 +66,7 @@ func (s *Store) CreateSnapshot(ctx context.Context, organization, name string) (
 	if err != nil {
 		return Snapshot{}, err
 	}
-	defer os.Remove(copied)
+	defer discard(copied)
 	if err := s.keep(organization, name, copied); err != nil {
 		return Snapshot{}, err
 	}
@@ -94,11 +94,14 @@ func (s *Store) copyNow(ctx context.Context, organization string) (string, error
 		err = syncPath(path)
 	}
 	if err != nil {
-		_ = os.Remove(path) // the error before says more; the next start removes the rest
+		discard(path)
 		return "", fault.From(fmt.Errorf("copy the AgentFS of %s: %w", organization, err), "the copy")
 	}
 	return path, nil
 }
+
+// discard removes a temporary file; one that stays, the next start removes.
+func discard(path string) { _ = os.Remove(path) }
 
 // keep gives the durable file at path a second name, as a snapshot.
 func (s *Store) keep(organization, name, path string) error {
@@ -191,7 +194,7 @@ func (s *Store) Export(ctx context.Context, organization, snapshot string) (*os.
 		if from, err = s.copyNow(ctx, organization); err != nil {
 			return nil, err
 		}
-		defer os.Remove(from)
+		defer discard(from)
 	} else if _, err := s.snapshot(organization, snapshot); err != nil {
 		return nil, err
 	}
@@ -199,7 +202,7 @@ func (s *Store) Export(ctx context.Context, organization, snapshot string) (*os.
 	if err != nil {
 		return nil, fault.From(err, "the export")
 	}
-	defer os.Remove(to)
+	defer discard(to)
 	if err := os.Remove(to); err != nil {
 		return nil, fmt.Errorf("make room for the export: %w", err)
 	}
