@@ -32,14 +32,37 @@ type File struct {
 	wrote bool
 }
 
-// Open opens a regular file and records that in the ledger. Flags are an access mode, O_TRUNC and
-// O_APPEND of open(2), others are ignored. EISDIR, ELOOP for a symbolic link, ENXIO for anything
-// else.
+// Open opens a regular file and records that in the ledger: for good against a killed process, and
+// against a power loss with the next change. Flags are an access mode, O_TRUNC and O_APPEND of
+// open(2), others are ignored. EISDIR, ELOOP for a symbolic link, ENXIO for anything else.
 func (f *FS) Open(ctx context.Context, by Caller, ino Ino, flags int) (*File, error) {
-	x := &File{fs: f, by: by, ino: ino, flags: flags}
+	x, err := f.openFile(ctx, by, flags, func(t *tx) (Attr, error) { return t.stat(ino) })
+	return x, fail("open", "", err)
+}
+
+// OpenPath opens what is at an absolute canonical path now, in one transaction: whatever happens to
+// its names at the same time, the file is the one that check saw. Check may refuse, also what is no
+// regular file, and may be nil. Symbolic links are not followed: ELOOP.
+func (f *FS) OpenPath(ctx context.Context, by Caller, path string, flags int, check func(Attr) error) (*File, error) {
+	x, err := f.openFile(ctx, by, flags, func(t *tx) (Attr, error) {
+		a, err := t.resolve(path)
+		if err == nil && check != nil {
+			err = check(a)
+		}
+		return a, err
+	})
+	return x, fail("open", path, err)
+}
+
+func (f *FS) openFile(ctx context.Context, by Caller, flags int, find func(*tx) (Attr, error)) (*File, error) {
+	x := &File{fs: f, by: by, flags: flags}
 	counted := false
-	err := f.update(ctx, func(t *tx) error {
-		a, err := t.stat(ino)
+	update := f.updateLater
+	if flags&os.O_TRUNC != 0 {
+		update = f.update
+	}
+	err := update(ctx, func(t *tx) error {
+		a, err := find(t)
 		if err != nil {
 			return err
 		}
@@ -47,18 +70,19 @@ func (f *FS) Open(ctx context.Context, by Caller, ino Ino, flags int) (*File, er
 			return err
 		}
 		// Without a name, and open nowhere, it is being freed.
-		if a.Nlink == 0 && !f.keepOpen(ino) {
+		if a.Nlink == 0 && !f.keepOpen(a.Ino) {
 			return syscall.ENOENT
 		}
-		f.count(ino)
+		x.ino = a.Ino
+		f.count(a.Ino)
 		counted = true
 		return t.open(x, &a)
 	})
 	if err != nil {
 		if counted {
-			f.uncount(ino)
+			f.uncount(x.ino)
 		}
-		return nil, fail("open", "", err)
+		return nil, err
 	}
 	return x, nil
 }
