@@ -27,8 +27,9 @@ const ReasonFileChanged errs.Reason = "FILE_CHANGED"
 // filePolicy keeps a browser that shows a file from running anything in it.
 const filePolicy = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
-// openTries bounds how often a file is looked at again that was replaced before it was open.
-const openTries = 3
+// openTries bounds how often a file is looked at again that was replaced before it was open. Two
+// writers without a pause replace it in about every second try.
+const openTries = 16
 
 func (s *Server) getFile(w http.ResponseWriter, r *edge.Request) error {
 	for range openTries {
