@@ -130,3 +130,41 @@ func TestDiffPoints(t *testing.T) {
 		}
 	}
 }
+
+func TestDiffOfOperations(t *testing.T) {
+	r := newRaw(t)
+	ctx, by := context.Background(), Caller{Actor: "user:a"}
+	put := func(name string, replace bool) {
+		t.Helper()
+		if _, _, err := r.fs.Put(ctx, by, Placement{Parent: r.inos["/d"], Name: name, Replace: replace}, 0o644, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rename := func(from, to string) {
+		t.Helper()
+		if err := r.fs.Rename(ctx, by, r.inos["/d"], from, r.inos["/d"], to, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put("old", false)
+	put("saved", false)
+	records, err := r.fs.Timeline(ctx, Query{Limit: MaxRecords})
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := records[len(records)-1].Position
+	put("saved~", false)
+	rename("saved~", "saved") // over what no record of the range has mentioned
+	put("old", true)
+	put("it's.txt", false)
+	rename("sub", "sub2")
+	want := []Difference{{Added, "/d/it's.txt", "", false}, {Modified, "/d/old", "", false}, {Modified, "/d/saved", "", false},
+		{Renamed, "/d/sub2", "/d/sub", true}}
+	got, _, _, err := r.fs.Diff(ctx, 0, from, 0)
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	if faults := r.check(false).Faults; len(faults) != 0 {
+		t.Errorf("faults: %+v", faults)
+	}
+}
