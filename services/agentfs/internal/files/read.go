@@ -79,8 +79,21 @@ func (r *Reader) CloseInto(err *error) { *err = errors.Join(*err, r.Close()) }
 // sniffed is how much of a content http.DetectContentType looks at.
 const sniffed = 512
 
+// MIMEType is that of the name, else what the first bytes look like.
+func (r *Reader) MIMEType(ctx context.Context) (string, error) {
+	if m := typeOf(r.Path.Name()); m != "" {
+		return m, nil
+	}
+	head := make([]byte, sniffed)
+	n, _, err := r.open.ReadVersion(ctx, head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return "", fault.From(err, r.Path.String())
+	}
+	return http.DetectContentType(head[:n]), nil
+}
+
 // MIMEType is that of the name, else what the first bytes look like: then the file is opened.
-func (t Tree) MIMEType(ctx context.Context, f File) (string, error) {
+func (t Tree) MIMEType(ctx context.Context, f File) (m string, err error) {
 	if m := typeOf(f.Path.Name()); m != "" {
 		return m, nil
 	}
@@ -89,13 +102,6 @@ func (t Tree) MIMEType(ctx context.Context, f File) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	head := make([]byte, sniffed)
-	n, _, err := r.open.ReadVersion(ctx, head, 0)
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	if err != nil {
-		return "", errors.Join(fault.From(err, f.Path.String()), r.Close())
-	}
-	return http.DetectContentType(head[:n]), r.Close()
+	defer r.CloseInto(&err)
+	return r.MIMEType(ctx)
 }

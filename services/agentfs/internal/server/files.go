@@ -104,7 +104,11 @@ func (s *Server) ReadFile(r *agentfsv1.ReadFileRequest, stream grpc.ServerStream
 			return err
 		}
 		defer f.CloseInto(&err)
-		if err := stream.Send(&agentfsv1.ReadFileResponse{File: toFile(f.File)}); err != nil {
+		media, err := f.MIMEType(ctx)
+		if err != nil {
+			return err
+		}
+		if err := stream.Send(&agentfsv1.ReadFileResponse{File: toFile(f.File), MimeType: media}); err != nil {
 			return err
 		}
 		return f.Copy(ctx, r.GetOffset(), r.GetLength(), func(data []byte) error {
