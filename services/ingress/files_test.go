@@ -164,6 +164,12 @@ func TestFilesAreChecked(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "messages[0].blocks[2].uri: no such file") {
 		t.Errorf("error = %v, want one that names the block", err)
 	}
+	// A turn that is refused for a file it names leaves none of its own.
+	_, err = r.SubmitTurn(t.Context(), blocks("c1", "k", image(planted), link("file:///workspace/b.txt")))
+	wantReason(t, err, errs.Invalid, "INVALID_FILE_URI")
+	if got := w.disk.uris(); !slices.Equal(got, []string{"file:///workspace/a.txt"}) {
+		t.Errorf("files after the refusal = %q", got)
+	}
 	for reason, refusal := range map[errs.Reason]error{
 		"QUOTA_EXCEEDED": errs.New(errs.Exhausted, "QUOTA_EXCEEDED", "full"),
 		"UNAVAILABLE":    errs.New(errs.Unavailable, "UNAVAILABLE", "down"),
