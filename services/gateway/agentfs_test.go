@@ -51,7 +51,7 @@ type fakeAgentFS struct {
 	received func([]byte)
 	// sink swallows data instead of keeping it.
 	sink bool
-	// canceled is told what a write that was not completed ended with.
+	// canceled is told what a write or a read that was not completed ended with.
 	canceled chan error
 	// reading is called before each message of a read.
 	reading func(offset int64) error
@@ -210,6 +210,14 @@ func (f *fakeAgentFS) StatFile(_ context.Context, r *agentfsv1.StatFileRequest) 
 }
 
 func (f *fakeAgentFS) ReadFile(r *agentfsv1.ReadFileRequest, stream grpc.ServerStreamingServer[agentfsv1.ReadFileResponse]) error {
+	err := f.send(r, stream)
+	if err != nil && f.canceled != nil {
+		f.canceled <- err
+	}
+	return err
+}
+
+func (f *fakeAgentFS) send(r *agentfsv1.ReadFileRequest, stream grpc.ServerStreamingServer[agentfsv1.ReadFileResponse]) error {
 	f.note("ReadFile", fmt.Sprintf("%s %d+%d", r.GetPath(), r.GetOffset(), r.GetLength()))
 	file, err := f.find(r.GetConversationId(), r.GetPath())
 	if err != nil {
@@ -218,7 +226,7 @@ func (f *fakeAgentFS) ReadFile(r *agentfsv1.ReadFileRequest, stream grpc.ServerS
 	if r.GetVersion() != "" && r.GetVersion() != file.version {
 		return errs.New(errs.Precondition, "VERSION_MISMATCH", "another version")
 	}
-	if err := stream.Send(&agentfsv1.ReadFileResponse{File: file.describe(r.GetPath())}); err != nil {
+	if err := stream.Send(&agentfsv1.ReadFileResponse{File: file.describe(r.GetPath()), MimeType: file.media}); err != nil {
 		return err
 	}
 	end := file.size

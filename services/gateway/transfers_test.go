@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"runtime"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -76,20 +77,16 @@ func TestAnswerThatCannotBeCompletedIsCut(t *testing.T) {
 	t.Run("before the first byte", func(t *testing.T) {
 		w := start(t, &fakes{})
 		w.agentfs.put("workspace/d", fakeFile{size: size})
-		replaced := 0
-		w.agentfs.replacing = func() {
-			if replaced++; replaced < 3 {
-				w.agentfs.put("workspace/d", fakeFile{size: size})
+		tag := ""
+		w.agentfs.replacing = func() { tag = w.agentfs.put("workspace/d", fakeFile{size: size}) }
+		for _, ranges := range []string{"none", "bytes=5-9"} {
+			resp, n, err := w.get(t, filesPath+"workspace/d", header("Range", ranges))
+			if resp.StatusCode != http.StatusOK || n != size || err != nil {
+				t.Errorf("always replaced, range %q: got %d, %d bytes, %v, want the whole file", ranges, resp.StatusCode, n, err)
 			}
-		}
-		if resp, n, err := w.get(t, filesPath+"workspace/d"); resp.StatusCode != http.StatusOK || n != size || err != nil {
-			t.Errorf("replaced twice: got %d, %d bytes, %v, want the file", resp.StatusCode, n, err)
-		}
-		replaced = -9
-		got := w.call(t, "GET", filesPath+"workspace/d", "")
-		wantProblem(t, got, http.StatusServiceUnavailable, "FILE_CHANGED")
-		if got.header.Get("ETag") != "" || got.header.Get("Accept-Ranges") != "" || got.header.Get("Content-Disposition") != "" {
-			t.Errorf("got headers %v, want none of a file", got.header)
+			if got := resp.Header.Get("ETag"); got != tag {
+				t.Errorf("always replaced: got ETag %s, want %s", got, tag)
+			}
 		}
 	})
 	t.Run("an export", func(t *testing.T) {
@@ -245,6 +242,61 @@ func TestUploadThatDoesNotArrive(t *testing.T) {
 				t.Error("half a file is there")
 			}
 		})
+	}
+}
+
+// TestDownloadThatNobodyReads shows that a client that leaves ends the read at agentfs.
+func TestDownloadThatNobodyReads(t *testing.T) {
+	canceled := make(chan error, 1)
+	w := start(t, &fakes{agentfs: fakeAgentFS{canceled: canceled}})
+	w.agentfs.put("workspace/d", fakeFile{size: 256 << 20})
+	conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Fprintf(conn, "GET %sworkspace/d HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", filesPath, adminToken)
+	if _, err := io.ReadFull(conn, make([]byte, 1<<16)); err != nil {
+		t.Fatal(err)
+	}
+	_ = conn.Close()
+	select {
+	case err := <-canceled:
+		t.Logf("agentfs met %v", err)
+	case <-time.After(10 * time.Second):
+		t.Error("agentfs still sends")
+	}
+}
+
+// TestTransfersOutliveTheStop lets a download that has begun finish while the gateway stops.
+func TestTransfersOutliveTheStop(t *testing.T) {
+	const size = 1 << 20
+	begun, release := make(chan struct{}), make(chan struct{})
+	var once sync.Once
+	w := start(t, &fakes{agentfs: fakeAgentFS{reading: func(int64) error {
+		once.Do(func() { close(begun) })
+		<-release
+		return nil
+	}}})
+	w.agentfs.put("workspace/d", fakeFile{size: size})
+	stopped := make(chan error, 1)
+	go func() {
+		<-begun
+		go func() { stopped <- w.stop() }()
+		// The listener closes first: from here on the gateway is stopping.
+		for {
+			conn, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+			if err != nil {
+				break
+			}
+			_ = conn.Close()
+		}
+		close(release)
+	}()
+	if resp, n, err := w.get(t, filesPath+"workspace/d"); resp.StatusCode != http.StatusOK || n != size || err != nil {
+		t.Errorf("got %d, %d bytes, %v, want the file", resp.StatusCode, n, err)
+	}
+	if err := <-stopped; err != nil {
+		t.Errorf("stop: %v", err)
 	}
 }
 

@@ -15,6 +15,8 @@ type recorder struct {
 	each     bool // the deadline is that of each write, not of the whole answer
 }
 
+const pieceBytes = 32 << 10
+
 // Unwrap lets http.ResponseController reach the connection.
 func (w *recorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
@@ -37,10 +39,18 @@ func (w *recorder) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
 	}
-	if w.each {
-		w.extend()
+	total := 0
+	for {
+		piece := b
+		if w.each {
+			// A large write is cut up, so that the deadline is that of a small amount.
+			piece = b[:min(len(b), pieceBytes)]
+			w.extend()
+		}
+		n, err := w.ResponseWriter.Write(piece)
+		total, w.bytes, b = total+n, w.bytes+int64(n), b[n:]
+		if err != nil || len(b) == 0 {
+			return total, err
+		}
 	}
-	n, err := w.ResponseWriter.Write(b)
-	w.bytes += int64(n)
-	return n, err
 }

@@ -29,7 +29,7 @@ type content struct {
 
 	mu      sync.Mutex
 	offset  int64 // of the next byte
-	end     int64 // where the open stream ends
+	at, end int64 // where the open stream is, and where it ends
 	pending []byte
 	stream  grpc.ServerStreamingClient[agentfsv1.ReadFileResponse]
 	cancel  context.CancelFunc
@@ -49,10 +49,7 @@ func (c *content) Seek(offset int64, whence int) (int64, error) {
 	if offset < 0 {
 		return 0, errors.New("seek before the beginning of a file")
 	}
-	if offset != c.offset {
-		c.drop()
-		c.offset = offset
-	}
+	c.offset = offset
 	return offset, nil
 }
 
@@ -63,7 +60,7 @@ func (c *content) Read(p []byte) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	if c.stream == nil {
+	if c.stream == nil || c.at != c.offset {
 		if c.offset >= c.file.GetSize() {
 			return 0, io.EOF
 		}
@@ -80,7 +77,7 @@ func (c *content) Read(p []byte) (int, error) {
 		}
 	}
 	n := copy(p, c.pending)
-	c.pending, c.offset = c.pending[n:], c.offset+int64(n)
+	c.pending, c.offset, c.at = c.pending[n:], c.offset+int64(n), c.at+int64(n)
 	return n, nil
 }
 
@@ -89,13 +86,22 @@ func (c *content) Read(p []byte) (int, error) {
 func (c *content) start(length int64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.stream != nil && c.at == c.offset && c.end == c.offset+length {
+		return nil
+	}
 	c.err = c.open(length)
 	return c.err
 }
 
+// take makes a stream of the whole content, whose first message was received, the open one.
+func (c *content) take(stream grpc.ServerStreamingClient[agentfsv1.ReadFileResponse], cancel context.CancelFunc) {
+	c.stream, c.cancel, c.end = stream, cancel, c.file.GetSize()
+}
+
 func (c *content) open(length int64) error {
+	c.drop()
 	ctx, cancel := context.WithCancel(c.ctx)
-	c.cancel, c.end = cancel, c.offset+length
+	c.cancel, c.at, c.end = cancel, c.offset, c.offset+length
 	return c.stall.during(func() error {
 		stream, err := c.read(ctx, c.offset, length)
 		if err != nil {
@@ -153,6 +159,7 @@ func (c *content) drop() {
 
 // close ends what is open; later reads fail. It returns the error that reading met.
 func (c *content) close() error {
+	c.stall.end() // or a Read that waits would hold the lock
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.drop()

@@ -21,56 +21,71 @@ import (
 	"humanwork.internal/services/gateway/internal/wire"
 )
 
-// ReasonFileChanged is agentfs's reason for a file that changes while it is read.
-const ReasonFileChanged errs.Reason = "FILE_CHANGED"
-
 // filePolicy keeps a browser that shows a file from running anything in it.
 const filePolicy = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
-// openTries bounds how often a file is looked at again that was replaced before it was open. Two
-// writers without a pause replace it in about every second try.
-const openTries = 16
-
+// getFile looks at the file before it opens it: most answers with a condition need no content. A
+// file that was replaced in between is opened first instead, and sent as a whole.
 func (s *Server) getFile(w http.ResponseWriter, r *edge.Request) error {
-	for range openTries {
-		begun, err := s.serveFile(w, r)
-		switch {
-		case begun || err == nil:
-			return err
-		case errors.Is(err, errReplaced):
-			continue
-		}
-		return err
+	begun, err := s.serveFile(w, r, s.statFirst)
+	if !begun && errors.Is(err, errReplaced) {
+		r.Header.Del("Range") // the whole file is always a right answer
+		_, err = s.serveFile(w, r, s.openFirst)
 	}
-	return errs.New(errs.Unavailable, ReasonFileChanged, "the file was replaced each time it was opened; try again")
+	return err
 }
 
 var errReplaced = errors.New("the file was replaced before it was open")
 
+// opener begins the content of a file as it is now, and tells its media type.
+type opener func(r *edge.Request, c *content) (media string, err error)
+
+func (s *Server) statFirst(r *edge.Request, c *content) (string, error) {
+	stat, err := s.files.StatFile(c.ctx, &agentfsv1.StatFileRequest{
+		OrganizationId: r.IDs["organizationId"], ConversationId: r.IDs["conversationId"], Path: r.Path})
+	c.file = stat.GetFile()
+	return stat.GetMimeType(), err
+}
+
+func (s *Server) openFirst(_ *edge.Request, c *content) (string, error) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	stream, err := c.read(ctx, 0, -1)
+	if err != nil {
+		cancel()
+		return "", err
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		cancel()
+		return "", early(err)
+	}
+	c.file = first.GetFile()
+	c.take(stream, cancel)
+	return first.GetMimeType(), nil
+}
+
 // serveFile answers with the file as it is now, all of it of one version.
-func (s *Server) serveFile(w http.ResponseWriter, r *edge.Request) (begun bool, err error) {
+func (s *Server) serveFile(w http.ResponseWriter, r *edge.Request, open opener) (begun bool, err error) {
 	ctx, stall := newStall(r.Context(), s.cfg.Stall)
 	defer stall.end()
-	org, conv := r.IDs["organizationId"], r.IDs["conversationId"]
-	var stat *agentfsv1.StatFileResponse
+	c := &content{ctx: ctx, stall: stall}
+	c.read = func(ctx context.Context, offset, length int64) (grpc.ServerStreamingClient[agentfsv1.ReadFileResponse], error) {
+		return s.files.ReadFile(ctx, &agentfsv1.ReadFileRequest{OrganizationId: r.IDs["organizationId"],
+			ConversationId: r.IDs["conversationId"], Path: r.Path, Offset: offset, Length: length, Version: c.file.GetVersion()})
+	}
+	var media string
 	err = stall.during(func() error {
-		stat, err = s.files.StatFile(ctx, &agentfsv1.StatFileRequest{OrganizationId: org, ConversationId: conv, Path: r.Path})
+		media, err = open(r, c)
 		return err
 	})
 	if err != nil {
 		return false, err
 	}
-	file := stat.GetFile()
-	c := &content{ctx: ctx, stall: stall, file: file,
-		read: func(ctx context.Context, offset, length int64) (grpc.ServerStreamingClient[agentfsv1.ReadFileResponse], error) {
-			return s.files.ReadFile(ctx, &agentfsv1.ReadFileRequest{OrganizationId: org, ConversationId: conv, Path: r.Path,
-				Offset: offset, Length: length, Version: file.GetVersion()})
-		}}
-	restore := describe(w.Header(), stat, path.Base(r.Path))
+	restore := describe(w.Header(), media, c.file.GetVersion(), path.Base(r.Path))
 	in := r.Clone(ctx)
 	entity.TrimRange(in.Method, in.Header)
 	a := &fileAnswer{ResponseWriter: w, content: c, head: in.Method == http.MethodHead}
-	http.ServeContent(a, in, "", file.GetModifyTime().AsTime(), c)
+	http.ServeContent(a, in, "", c.file.GetModifyTime().AsTime(), c)
 	err = a.finish()
 	if a.begun || err == nil {
 		return a.begun, err
@@ -87,9 +102,8 @@ func (s *Server) serveFile(w http.ResponseWriter, r *edge.Request) (begun bool, 
 }
 
 // describe sets the headers of a file's content, and returns what takes them all back.
-func describe(h http.Header, stat *agentfsv1.StatFileResponse, name string) (restore func()) {
+func describe(h http.Header, media, version, name string) (restore func()) {
 	before := h.Clone()
-	media := stat.GetMimeType()
 	if media == "" {
 		media = "application/octet-stream"
 	}
@@ -97,7 +111,7 @@ func describe(h http.Header, stat *agentfsv1.StatFileResponse, name string) (res
 	h.Set("Content-Disposition", entity.Attachment(name))
 	h.Set("Content-Security-Policy", filePolicy)
 	h.Set("Cache-Control", "private, no-cache")
-	h.Set("ETag", entity.Tag(stat.GetFile().GetVersion()))
+	h.Set("ETag", entity.Tag(version))
 	return func() {
 		clear(h)
 		for k, v := range before {

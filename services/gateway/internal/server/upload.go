@@ -36,9 +36,6 @@ type pipe[Req, Resp any] struct {
 // run sends first, then the body, and returns the answer. Only a body that arrived whole is
 // completed: on any error the caller cancels the call, which agentfs cannot take for its end.
 func (p *pipe[Req, Resp]) run(r *edge.Request, first *Req) (*Resp, error) {
-	if p.limit > 0 && r.ContentLength > p.limit {
-		return nil, tooLarge(p.limit)
-	}
 	send := func(m *Req) error { return p.stall.during(func() error { return p.stream.Send(m) }) }
 	if err := send(first); err != nil {
 		return nil, p.refusal(err)
@@ -127,6 +124,9 @@ func tooLarge(limit int64) error {
 
 // writeFile streams a request's body into a file.
 func (s *Server) writeFile(r *edge.Request, h *agentfsv1.WriteFileHeader, limit int64) (*agentfsv1.WriteFileResponse, error) {
+	if r.ContentLength > limit {
+		return nil, tooLarge(limit)
+	}
 	ctx, stall := newStall(r.Context(), s.cfg.Stall)
 	defer stall.end()
 	stream, err := s.files.WriteFile(ctx)

@@ -520,8 +520,10 @@ func (x *ReadFileRequest) GetVersion() string {
 type ReadFileResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message only, without data.
-	File          *File  `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
-	Data          []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	File *File  `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// First message only: from the name, else from the first bytes of the content.
+	MimeType      string `protobuf:"bytes,3,opt,name=mime_type,json=mimeType,proto3" json:"mime_type,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -568,6 +570,13 @@ func (x *ReadFileResponse) GetData() []byte {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *ReadFileResponse) GetMimeType() string {
+	if x != nil {
+		return x.MimeType
+	}
+	return ""
 }
 
 type StatFileRequest struct {
@@ -1187,10 +1196,11 @@ const file_humanwork_agentfs_v1_files_proto_rawDesc = "" +
 	"\x04path\x18\x03 \x01(\tB\b\xbaH\x05r\x03(\x80 R\x04path\x12\x1f\n" +
 	"\x06offset\x18\x04 \x01(\x03B\a\xbaH\x04\"\x02(\x00R\x06offset\x12(\n" +
 	"\x06length\x18\x05 \x01(\x03B\x10\xbaH\r\"\v(\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01R\x06length\x12\x18\n" +
-	"\aversion\x18\x06 \x01(\tR\aversion\"V\n" +
+	"\aversion\x18\x06 \x01(\tR\aversion\"s\n" +
 	"\x10ReadFileResponse\x12.\n" +
 	"\x04file\x18\x01 \x01(\v2\x1a.humanwork.agentfs.v1.FileR\x04file\x12\x12\n" +
-	"\x04data\x18\x02 \x01(\fR\x04data\"\xb5\x01\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x1b\n" +
+	"\tmime_type\x18\x03 \x01(\tR\bmimeType\"\xb5\x01\n" +
 	"\x0fStatFileRequest\x12A\n" +
 	"\x0forganization_id\x18\x01 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,63}$R\x0eorganizationId\x12A\n" +
 	"\x0fconversation_id\x18\x02 \x01(\tB\x18\xbaH\x15r\x132\x11^[a-z0-9-]{1,63}$R\x0econversationId\x12\x1c\n" +
