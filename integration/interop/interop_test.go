@@ -160,7 +160,7 @@ func TestBothDirectionsOnAnExport(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	shown, err := Run(t.Context(), env, exported, t.TempDir())
+	shown, err := Run(t.Context(), env, exported, t.TempDir(), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -307,7 +307,7 @@ func TestDatabaseOfAnSDK(t *testing.T) {
 			if _, _, err := fs.Put(ctx, author, agentfs.Placement{Parent: agentfs.Root, Name: "ours"}, 0o644, pattern(5000)); err != nil {
 				t.Fatalf("Put: %v", err)
 			}
-			if _, err := Run(ctx, env, export(t, fs, nil), t.TempDir()); err != nil {
+			if _, err := Run(ctx, env, export(t, fs, nil), t.TempDir(), ""); err != nil {
 				t.Error(err)
 			}
 		})

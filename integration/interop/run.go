@@ -31,8 +31,9 @@ func (s Shown) String() string {
 
 // Run shows on an exported database that both SDKs and pkg/agentfs see the same names, sizes, bytes,
 // links, tool calls and key-value pairs, and that what each SDK then changes in it is there, in new
-// versions, once it was adopted. Dir gets copies; the exported file is not changed.
-func Run(ctx context.Context, env Environment, exported, dir string) (Shown, error) {
+// versions, once it was adopted. The changes are made below a directory of the database, "" for its
+// root. Dir gets copies; the exported file is not changed.
+func Run(ctx context.Context, env Environment, exported, dir, below string) (Shown, error) {
 	shown := Shown{Changed: map[string]string{}, After: map[string]Expected{}}
 	ours := filepath.Join(dir, "ours.db")
 	if err := duplicate(exported, ours); err != nil {
@@ -58,7 +59,7 @@ func Run(ctx context.Context, env Environment, exported, dir string) (Shown, err
 		if err := same("pkg/agentfs and the "+sdk.Name+" SDK", tree.Differences(theirs)); err != nil {
 			return shown, err
 		}
-		root := "/made by " + sdk.Name
+		root := below + "/made by " + sdk.Name
 		for found := true; found; _, found = tree.Find(root) {
 			root += "'"
 		}
