@@ -344,6 +344,9 @@ func (k *fileKills) cutUpload() string {
 	if most := before + int64(storedAtMost*cutAfter) + logAllowance; final > most {
 		k.t.Errorf("the database has %d MiB, %d MiB after the cut upload and %d MiB after the next of %d MiB: the space was not used again", before>>20, after>>20, final>>20, cutAfter>>20)
 	}
+	if _, err := k.Client.DeleteFile(k.ctx, k.conv, path, nil); err != nil {
+		k.t.Errorf("remove %s: %v", path, err)
+	}
 	return fmt.Sprintf("an upload of 1 GiB killed after %d MiB left no file; the database had %d MiB before, %d MiB after and %d MiB after the next %d MiB",
 		cutAfter>>20, before>>20, after>>20, final>>20, cutAfter>>20)
 }
