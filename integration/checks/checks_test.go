@@ -25,6 +25,7 @@ func run(t *testing.T, check Check) {
 func TestClauseMessageBoundary(t *testing.T) { run(t, E1) }
 func TestClauseAttachments(t *testing.T)     { run(t, E2) }
 func TestClauseFileSDKs(t *testing.T)        { run(t, F1) }
+func TestClauseSDKs(t *testing.T)            { run(t, F1) }
 func TestClauseFileRefusals(t *testing.T)    { run(t, F2) }
 func TestClauseFileShapes(t *testing.T)      { run(t, F3) }
 func TestClauseFileKills(t *testing.T)       { run(t, FileKills) }
