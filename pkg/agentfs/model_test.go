@@ -436,7 +436,7 @@ func (m *model) handle() {
 		if off < int64(len(n.data)) {
 			want = min(len(p), len(n.data)-int(off))
 		}
-		if got != want || (err == io.EOF) != (want < len(p)) || want > 0 && !bytes.Equal(p[:got], n.data[off:int(off)+want]) {
+		if got != want || errors.Is(err, io.EOF) != (want < len(p)) || want > 0 && !bytes.Equal(p[:got], n.data[off:int(off)+want]) {
 			m.t.Errorf("%s: got %d bytes, %v, want %d, or other bytes", m.log[len(m.log)-1], got, err, want)
 		}
 	default:

@@ -323,7 +323,7 @@ func TestSparse(t *testing.T) {
 	if n, err := x.ReadAt(p, far-5); n != 8 || err != nil || !bytes.Equal(p, []byte("\x00\x00\x00\x00\x00end")) {
 		t.Errorf("got %q, %v", p[:n], err)
 	}
-	if _, err := x.ReadAt(p, far+3); err != io.EOF {
+	if _, err := x.ReadAt(p, far+3); !errors.Is(err, io.EOF) {
 		t.Errorf("at the end: got %v, want EOF", err)
 	}
 	if _, err := x.WriteAt(p, MaxSize-1); !errors.Is(err, syscall.EFBIG) {

@@ -28,7 +28,7 @@ func (f *FS) short() (short bool, log int64) {
 	if err := unix.Statfs(f.location.Path, &s); err != nil {
 		return false, log
 	}
-	return int64(s.Bavail)*s.Bsize < log+reserve, log //nolint:unconvert // the types differ between architectures
+	return int64(s.Bavail)*s.Bsize < log+reserve, log
 }
 
 // makeRoom folds in the log when the disk is nearly full.
