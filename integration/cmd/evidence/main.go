@@ -32,7 +32,6 @@ var clauses = []clause{
 	{"E7", "", []checks.Check{checks.DeliveryHasNoGate}},
 	{"E15", "no mount yet", []checks.Check{checks.Storm, checks.IngressDeath, checks.ClaimRaces, checks.Cancels, checks.Compaction, checks.FileKills}},
 	{"F1", "through REST and both SDKs; Hermes's shell once the mount exists", []checks.Check{checks.F1}},
-	{"F1", "through REST and both SDKs; Hermes's shell once the mount exists", []checks.Check{checks.F1}},
 	{"F2", "the API's side", []checks.Check{checks.F2, checks.RefusedDatabases, checks.MadeUpURIs}},
 	{"F3", "through REST", []checks.Check{checks.F3}},
 }
