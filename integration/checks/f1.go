@@ -1,8 +1,13 @@
 package checks
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
+	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,46 +15,99 @@ import (
 	"humanwork.internal/integration/interop"
 )
 
-// F1 writes files through REST, lets both official SDKs read and change copied-out databases, and reads what they changed through REST.
+// F1 writes files through REST and reads them with the official AgentFS SDKs from an exported copy; what each SDK changes in its copy
+// is there through REST once that was restored.
 func F1(t harness.T) string {
 	env, err := interop.FromEnvironment()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	w := start(t, 4*time.Minute, harness.Options{})
-	conv, _ := w.conversation("sdks")
+	w := start(t, 5*time.Minute, harness.Options{})
+	conv, _ := w.conversation("shared")
 	for i, name := range awkward {
-		w.put(w.Client, conv, "workspace/"+name, strings.Repeat(name, i*i))
+		w.put(w.Client, conv, "workspace/"+name, strings.Repeat(name, i%5))
 	}
-	copied, err := w.Export(w.ctx, w.org)
+	for _, size := range []int{0, 1, 4095, 4096, 4097, 5 << 20} {
+		w.put(w.Client, conv, fmt.Sprintf("artifacts/outbound/%d bytes", size), strings.Repeat("x", size))
+	}
+	if _, err := w.Client.Attach(w.ctx, conv, "it's attached.txt", strings.NewReader("attached"), -1); err != nil {
+		t.Fatalf("attach: %v", err)
+	}
+	first := w.sdks(env, conv)
+	// What is exported now has the links, tool calls and pairs that the SDKs made.
+	second := w.sdks(env, conv)
+	report, err := w.Client.CheckAgentFS(w.ctx, w.org, false)
+	if err != nil || len(report.Faults) > 0 {
+		t.Errorf("the check afterwards: %+v, %v; want no fault", report.Faults, err)
+	}
+	return first + "; exported again: " + second
+}
+
+// sdks exports the organization's AgentFS, has both SDKs read and change copies, and restores these one after the other.
+func (w *world) sdks(env interop.Environment, conv harness.Conversation) string {
+	w.t.Helper()
+	exported, err := w.Export(w.ctx, w.org)
 	if err != nil {
-		t.Fatalf("%v", err)
+		w.t.Fatalf("%v", err)
 	}
-	dir, err := os.MkdirTemp(w.Dir, "sdks-")
+	dir, err := os.MkdirTemp(w.Dir, "interop-")
 	if err != nil {
-		t.Fatalf("make a directory for the SDKs: %v", err)
+		w.t.Fatalf("make a directory for the SDKs: %v", err)
 	}
-	root := "/conversations/" + conv.ID + "/work"
-	shown, err := interop.Run(w.ctx, env, copied, dir, root)
+	home := "/conversations/" + conv.ID
+	shown, err := interop.Run(w.ctx, env, exported, dir, home+"/work")
 	if err != nil {
-		t.Fatalf("the official SDKs: %v", err)
+		w.t.Fatalf("the official SDKs: %v", err)
 	}
-	read := 0
-	for sdk, changed := range shown.Changed {
-		if err := w.Restore(w.ctx, w.org, changed); err != nil {
-			t.Errorf("restore what the %s SDK changed: %v", sdk, err)
+	files := w.equalOverREST(conv, home, interop.ExpectedOf(shown.Tree))
+	restored := 0
+	for _, sdk := range slices.Sorted(maps.Keys(shown.Changed)) {
+		if err := w.Restore(w.ctx, w.org, shown.Changed[sdk]); err != nil {
+			w.t.Errorf("restore what the %s SDK changed: %v", sdk, err)
 			continue
 		}
-		for path, sum := range shown.After[sdk] {
-			below, inside := strings.CutPrefix(path, root+"/")
-			if !inside || sum == "" || strings.HasPrefix(sum, "-> ") {
-				continue
-			}
-			if got, _, err := w.read(conv, "workspace/"+below); err != nil || got != sum {
-				t.Errorf("%q as the %s SDK left it has the digest %.12q (%v) through REST, want %.12q", below, sdk, got, err, sum)
-			}
-			read++
+		restored += w.equalOverREST(conv, home, shown.After[sdk])
+	}
+	return fmt.Sprintf("%d files equal through REST; %s; restored, %d files equal through REST", files, shown, restored)
+}
+
+// equalOverREST compares a conversation's files, read through REST, with what is expected below its directory, and returns how many.
+func (w *world) equalOverREST(conv harness.Conversation, home string, want interop.Expected) int {
+	w.t.Helper()
+	listed, _, err := w.Client.Files(w.ctx, conv, "")
+	if err != nil {
+		w.t.Fatalf("list: %v", err)
+	}
+	got := map[string]string{}
+	for _, f := range listed {
+		resp, err := w.Client.OpenFile(w.ctx, conv, f.Path, nil)
+		if err != nil {
+			w.t.Fatalf("read %q: %v", f.Path, err)
+		}
+		sum := sha256.New()
+		n, err := io.Copy(sum, resp.Body)
+		if cerr := resp.Body.Close(); err != nil || cerr != nil || n != f.Size {
+			w.t.Errorf("read %q: %d bytes, %v, %v; want %d", f.Path, n, err, cerr, f.Size)
+		}
+		path := f.Path
+		if below, ok := strings.CutPrefix(path, "workspace/"); ok {
+			path = "work/" + below
+		}
+		got[home+"/"+path] = hex.EncodeToString(sum.Sum(nil))
+	}
+	public := 0
+	for path, digest := range want {
+		below, ok := strings.CutPrefix(path, home+"/")
+		if !ok || !strings.HasPrefix(below, "work/") && !strings.HasPrefix(below, "artifacts/") || len(digest) != 2*sha256.Size {
+			continue // private, a directory, or a symbolic link
+		}
+		public++
+		if got[path] != digest {
+			w.t.Errorf("%q has SHA-256 %q through REST, want %s", path, got[path], digest)
 		}
 	}
-	return fmt.Sprintf("%v; %d files that the SDKs left read with equal bytes through REST", shown, read)
+	if len(got) != public {
+		w.t.Errorf("%d files through REST, want %d", len(got), public)
+	}
+	return public
 }
