@@ -129,7 +129,7 @@ func TestPathsAreDecodedOnce(t *testing.T) {
 		w.agentfs.calls = nil
 		w.agentfs.mu.Unlock()
 		got := w.raw(t, "GET", filesPath+target, "")
-		if calls := w.agentfs.called(); got.status != http.StatusNotFound || len(calls) != 1 || calls[0] != "StatFile "+want {
+		if calls := w.agentfs.called(); got.status != http.StatusNotFound || len(calls) != 1 || calls[0] != "ReadFile "+want+" 0+-1" {
 			t.Errorf("%s: got %d and calls %q, want one about %q", target, got.status, calls, want)
 		}
 	}

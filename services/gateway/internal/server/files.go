@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"path"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -24,9 +25,13 @@ import (
 // filePolicy keeps a browser that shows a file from running anything in it.
 const filePolicy = "sandbox; default-src 'none'; frame-ancestors 'none'"
 
-// getFile looks at the file before it opens it: most answers with a condition need no content. A
-// file that was replaced in between is opened first instead, and sent as a whole.
+// getFile looks at the file before it opens it where the answer may need no content, or a part. What
+// was replaced in between is opened first instead, and sent as a whole.
 func (s *Server) getFile(w http.ResponseWriter, r *edge.Request) error {
+	if !mayNeedLess(r) {
+		_, err := s.serveFile(w, r, s.openFirst)
+		return err
+	}
 	begun, err := s.serveFile(w, r, s.statFirst)
 	if !begun && errors.Is(err, errReplaced) {
 		r.Header.Del("Range") // the whole file is always a right answer
@@ -34,6 +39,13 @@ func (s *Server) getFile(w http.ResponseWriter, r *edge.Request) error {
 	}
 	return err
 }
+
+// mayNeedLess says whether the answer may be something else than the whole file.
+func mayNeedLess(r *edge.Request) bool {
+	return r.Method == http.MethodHead || slices.ContainsFunc(lessHeaders, func(name string) bool { return len(r.Header.Values(name)) > 0 })
+}
+
+var lessHeaders = []string{"Range", "If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since"}
 
 var errReplaced = errors.New("the file was replaced before it was open")
 
