@@ -31,18 +31,22 @@ type change struct {
 
 // change notes a changed row. It is written with the transaction, once for rows noted twice.
 func (t *tx) change(c change) {
-	for i, old := range t.changes {
-		if old == c {
-			return
-		}
-		// One transaction moves the content through one range of versions.
-		if old.kind == changeData && c.kind == changeData && old.ino == c.ino &&
-			c.first <= old.last+1 && old.first <= c.last+1 {
-			t.changes[i].first, t.changes[i].last = min(old.first, c.first), max(old.last, c.last)
-			t.changes[i].version = c.version
-			return
-		}
+	if t.noted == nil {
+		t.noted, t.ranges = map[change]bool{}, map[Ino]int{}
 	}
+	if t.noted[c] {
+		return
+	}
+	if c.kind == changeData {
+		// One transaction moves the content through one range of versions.
+		if i, ok := t.ranges[c.ino]; ok && c.first <= t.changes[i].last+1 && t.changes[i].first <= c.last+1 {
+			old := &t.changes[i]
+			old.first, old.last, old.version = min(old.first, c.first), max(old.last, c.last), c.version
+			return
+		}
+		t.ranges[c.ino] = len(t.changes)
+	}
+	t.noted[c] = true
 	t.changes = append(t.changes, c)
 }
 

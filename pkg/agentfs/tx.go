@@ -21,6 +21,8 @@ type tx struct {
 	// Written at the end of an update.
 	writer   writer
 	changes  []change
+	noted    map[change]bool // what is in changes
+	ranges   map[Ino]int     // the last change of each inode's content in changes
 	usage    map[Ino]Limits
 	recorded bool
 }
